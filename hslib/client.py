@@ -1,0 +1,167 @@
+"""HTTP to one SGLang server: prefill, settings, health.
+
+Says what a failed request means (:class:`RequestError` with ``retry`` and ``down``); what
+to do about it is the caller's.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+import numpy as np
+import orjson
+import pydantic
+
+from hslib.errors import RequestError, ServerError
+
+
+class ServerSettings(pydantic.BaseModel):
+    """The part of ``/server_info`` that a job needs; the rest holds secrets and stays there."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+    version: str
+    model_path: str
+    dtype: str
+    quantization: str | None
+    kv_cache_dtype: str
+    attention_backend: str | None
+    tp_size: int
+    dp_size: int
+    chunked_prefill_size: int | None
+    disable_radix_cache: bool
+    speculative_algorithm: str | None
+    allow_auto_truncate: bool
+    enable_return_aux_hidden_states: bool
+    max_req_input_len: int
+
+    def problems(self) -> list[str]:
+        """Settings under which a dump would not be what it claims, each with its cure."""
+        found = []
+        if not self.disable_radix_cache:
+            found.append(
+                "the prefix cache is on, so cached tokens never pass the model: "
+                "start the server with --disable-radix-cache"
+            )
+        if self.speculative_algorithm:
+            found.append(
+                f"speculative decoding ({self.speculative_algorithm}) is on: start without a draft"
+            )
+        if self.allow_auto_truncate:
+            found.append("long rows would be cut: start without --allow-auto-truncate")
+        if not self.enable_return_aux_hidden_states:
+            found.append(
+                "aux capture is off: start with --enable-return-aux-hidden-states "
+                "--speculative-algorithm EAGLE3"
+            )
+        return found
+
+
+class ServerClient:
+    """One server. Thread-safe; close it, or use it as a context manager.
+
+    Args:
+        api_key: sent as a bearer token; never logged.
+        timeout_s: longest wait for one answer.
+    """
+
+    def __init__(self, url: str, api_key: str = "", timeout_s: float = 600.0) -> None:
+        self.url = url.rstrip("/")
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        timeout = httpx.Timeout(timeout_s, connect=10.0)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        # trust_env: a proxy set for the internet must not carry prompts to a local server
+        self._http = httpx.Client(
+            base_url=self.url, headers=headers, timeout=timeout, limits=limits, trust_env=False
+        )
+
+    def __enter__(self) -> "ServerClient":
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._http.close()
+
+    def prefill(self, rows: Sequence[np.ndarray], rids: Sequence[str] | None = None) -> None:
+        """Prefill token rows and generate nothing; returns when the server has answered.
+
+        Args:
+            rows: int arrays [T].
+            rids: a request id each; None lets the server choose.
+
+        Raises:
+            RequestError: refused, failed or not answered, or rows answered in part (cached).
+        """
+        body: dict[str, Any] = {
+            "input_ids": list(rows),
+            "sampling_params": {"max_new_tokens": 0, "temperature": 0},
+        }
+        if rids is not None:
+            body["rid"] = list(rids)
+        content = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+        answer = self._request("POST", "/generate", content)
+        _check_answer(orjson.loads(answer.content), [len(row) for row in rows])
+
+    def settings(self) -> ServerSettings:
+        """Raises :class:`ServerError` when the answer lacks a field this kit relies on."""
+        raw = orjson.loads(self._request("GET", "/server_info").content)
+        try:
+            return ServerSettings.model_validate(raw)
+        except pydantic.ValidationError as error:
+            names = ", ".join(str(e["loc"][0]) for e in error.errors())
+            raise ServerError(
+                f"/server_info of {self.url} lacks {names}", fix="is it SGLang 0.5.23?"
+            ) from error
+
+    def is_up(self) -> bool:
+        """Whether the server answers; never raises for one that does not."""
+        try:
+            return self._http.get("/health", timeout=5.0).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def _request(self, method: str, path: str, content: bytes | None = None) -> httpx.Response:
+        headers = {"content-type": "application/json"} if content else None
+        try:
+            answer = self._http.request(method, path, content=content, headers=headers)
+        except httpx.TimeoutException as error:
+            raise RequestError(
+                f"no answer from {self.url} in time ({type(error).__name__})",
+                retry=True,
+                down=False,
+            ) from error
+        except httpx.HTTPError as error:
+            raise RequestError(
+                f"{self.url} does not answer: {error or type(error).__name__}",
+                retry=True,
+                down=True,
+            ) from error
+        if answer.status_code in (401, 403):
+            raise ServerError(
+                f"{self.url} refuses the API key",
+                fix="name the environment variable that holds it in api_key_env",
+            )
+        if answer.status_code >= 400:
+            raise RequestError(
+                f"the server answered {answer.status_code}: {answer.text[:300]}",
+                retry=answer.status_code >= 500 or answer.status_code in (408, 429),
+                down=False,
+                status=answer.status_code,
+            )
+        return answer
+
+
+def _check_answer(answers: Any, lengths: list[int]) -> None:
+    """The answer's own account: all tokens were prompt, none came from the cache."""
+    metas = [answer.get("meta_info", {}) for answer in answers]
+    prompts = [meta.get("prompt_tokens") for meta in metas]
+    cached = [meta.get("cached_tokens") or 0 for meta in metas]
+    if prompts != lengths or any(cached):
+        raise RequestError(
+            "the server did not prefill all tokens",
+            retry=True,
+            down=False,
+            expected=lengths,
+            got=prompts,
+            cached_tokens=cached,
+            fix="start the server with --disable-radix-cache",
+        )

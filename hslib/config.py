@@ -1,0 +1,189 @@
+"""The notebooks' parameters as pydantic models; an unknown name is an error.
+
+Names and defaults here and in a notebook's ``parameters`` cell are the same contract (a
+test compares them).
+"""
+
+import difflib
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import pydantic
+from pydantic import Field
+
+from hslib import demo
+from hslib.errors import ParameterError
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class Parameters(pydantic.BaseModel):
+    """What every notebook has: ``run_dir`` holds all that a run makes."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    run_dir: str = "runs/demo"
+
+    @property
+    def run_path(self) -> Path:
+        return Path(self.run_dir).absolute()
+
+    @classmethod
+    def from_values(cls, values: dict[str, Any]) -> Self:
+        """Build from a notebook's names and values.
+
+        Raises:
+            ParameterError: an unknown name (with the nearest known one), or a bad value.
+        """
+        known = set(cls.model_fields)
+        for name in values:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]!r}?" if near else f"known are {sorted(known)}"
+                raise ParameterError(f"unknown parameter {name!r}", fix=hint)
+        try:
+            return cls(**values)
+        except pydantic.ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(map(str, first["loc"])) or "parameters"
+            raise ParameterError(
+                f"parameter {name!r}: {first['msg']}", got=first.get("input"), fix="correct it"
+            ) from error
+
+
+class ServerParameters(Parameters):
+    """Notebook 02, and the server that notebook 03 starts for itself.
+
+    ``chunked_prefill_size``: tokens, -1 = off. ``port`` 0 = a free one. ``context_length``
+    tokens, 0 = the model's own. ``dump_budget_gb`` 0 = 80 % of what the dump directory's file
+    system has free; ``concurrency`` rows of the longest kind (``longest_sample`` tokens, 0 = the
+    context length) must fit into it. ``api_key_env`` names an environment variable; the key
+    itself is never written anywhere. ``python`` is the interpreter that runs the server, empty =
+    this one. ``for_job``: the next job that ends stops it.
+    """
+
+    action: Literal["demo", "start", "status", "stop"] = "demo"
+    model_path: str = ""
+    layers: str = "auto"
+    host: str = "127.0.0.1"
+    port: Port = 0
+    tp_size: int = Field(1, ge=1)
+    dp_size: int = Field(1, ge=1)
+    context_length: int = Field(0, ge=0)
+    chunked_prefill_size: int = Field(-1, ge=-1)
+    dump_dir: str = ""
+    dump_budget_gb: float = Field(0.0, ge=0)
+    concurrency: int = Field(4, ge=1)
+    longest_sample: int = Field(0, ge=0)
+    dump_all: bool = False
+    extra_args: list[str] = Field(default_factory=list)
+    api_key_env: str = ""
+    python: str = ""
+    start_timeout_s: float = Field(1800.0, gt=0)
+    for_job: bool = False
+
+    @property
+    def model_folder(self) -> Path:
+        return Path(self.model_path) if self.model_path else demo.model_path()
+
+    @property
+    def dump_path(self) -> Path:
+        """The dump directory; by default one in tmpfs that belongs to this run alone."""
+        return dump_path(self.dump_dir, self.run_path)
+
+    @property
+    def api_key(self) -> str:
+        """The key out of the environment.
+
+        Raises:
+            ParameterError: the named variable is not set.
+        """
+        return read_api_key(self.api_key_env)
+
+
+class ExtractionParameters(Parameters):
+    """Notebook 03. ``server_url`` empty = the run's server, else one started for the job.
+
+    ``concurrency``: requests in flight. ``max_tokens`` 0 = the server's limit. ``limit`` 0 =
+    all rows. ``resume_check``: what a stored sample must pass to count as done.
+    ``max_attempts``: tries a sample. ``max_zero_mask_share``: the job refuses when more of the
+    rows than this train nothing. ``on_changed_rows``: rows whose ids or mask differ from what
+    was stored stop the job, or are extracted again. ``samples_per_request``: short rows share
+    a request up to this many, or ``tokens_per_request`` tokens.
+    """
+
+    dataset_path: str = ""
+    model_path: str = ""
+    layers: str = "auto"
+    server_url: str = ""
+    dump_dir: str = ""
+    store_dir: str = ""
+    scan_scope: Literal["request", "directory"] = "request"
+    concurrency: int = Field(16, ge=1, le=1024)
+    max_tokens: int = Field(0, ge=0)
+    limit: int = Field(0, ge=0)
+    strict: bool = False
+    retry_failed: bool = False
+    resume_check: Literal["size", "deep"] = "size"
+    shard_index: int = Field(0, ge=0)
+    num_shards: int = Field(1, ge=1)
+    max_attempts: int = Field(3, ge=1)
+    max_zero_mask_share: float = Field(0.1, ge=0, le=1)
+    on_changed_rows: Literal["refuse", "redo"] = "refuse"
+    samples_per_request: int = Field(8, ge=1)
+    tokens_per_request: int = Field(2048, ge=1)
+    request_timeout_s: float = Field(600.0, gt=0)
+    dump_timeout_s: float = Field(60.0, gt=0)
+    api_key_env: str = ""
+
+    @pydantic.model_validator(mode="after")
+    def _shard_is_one_of_them(self) -> Self:
+        if self.shard_index >= self.num_shards:
+            raise ValueError(
+                f"shard_index {self.shard_index} is not one of 0..{self.num_shards - 1}"
+            )
+        return self
+
+    @property
+    def model_folder(self) -> Path:
+        return Path(self.model_path) if self.model_path else demo.model_path()
+
+    @property
+    def dataset_file(self) -> Path:
+        return Path(self.dataset_path) if self.dataset_path else demo.dataset_path()
+
+    @property
+    def store_path(self) -> Path:
+        return Path(self.store_dir).absolute() if self.store_dir else self.run_path / "store"
+
+    @property
+    def dump_path(self) -> Path:
+        return dump_path(self.dump_dir, self.run_path)
+
+    @property
+    def api_key(self) -> str:
+        return read_api_key(self.api_key_env)
+
+
+def dump_path(dump_dir: str, run_path: Path) -> Path:
+    """``dump_dir``, or a directory in /dev/shm named after the run (its path's hash)."""
+    if dump_dir:
+        return Path(dump_dir).absolute()
+    import xxhash
+
+    name = f"hslib-{os.getuid()}-{xxhash.xxh3_64_hexdigest(str(run_path).encode())[:12]}"
+    shared_memory = Path("/dev/shm")
+    return (shared_memory if shared_memory.is_dir() else run_path) / name
+
+
+def read_api_key(variable: str) -> str:
+    """The value of an environment variable; "" when no variable is named."""
+    if not variable:
+        return ""
+    if variable not in os.environ:
+        raise ParameterError(
+            f"api_key_env names {variable!r}, which is not set",
+            fix=f"export {variable}=... before starting Jupyter, or leave api_key_env empty",
+        )
+    return os.environ[variable]

@@ -1,0 +1,48 @@
+"""One base error that carries fields, and a one-line class per place where it happens."""
+
+from typing import Any
+
+
+class HslibError(Exception):
+    """What went wrong, with the evidence as fields and what to do about it.
+
+    Args:
+        message: one sentence.
+        fix: what to do next, in the imperative.
+        fields: evidence such as ``index``, ``check``, ``expected``, ``got``, ``path``; kept
+            in ``self.fields`` and printed behind the message.
+    """
+
+    def __init__(self, message: str, *, fix: str = "", **fields: Any) -> None:
+        self.message, self.fix, self.fields = message, fix, fields
+        evidence = ", ".join(f"{name}={value!r}" for name, value in fields.items())
+        text = message + (f" [{evidence}]" if evidence else "")
+        super().__init__(text + (f"\n  -> {fix}" if fix else ""))
+
+
+class ParameterError(HslibError):
+    """A notebook parameter is unknown or has a value that can't be used."""
+
+
+class DatasetError(HslibError):
+    """The dataset as a whole can't be read; single bad rows are rejections, not errors."""
+
+
+class ServerError(HslibError):
+    """The server can't be started, reached or trusted."""
+
+
+class RequestError(HslibError):
+    """One request failed; ``fields['retry']`` says whether another try can help."""
+
+
+class DumpError(HslibError):
+    """What the server wrote for a request is missing or is not that request's states."""
+
+
+class StoreError(HslibError):
+    """The store can't be opened, resumed or written."""
+
+
+class JobError(HslibError):
+    """The job as a whole can't start or did not come out whole."""

@@ -1,0 +1,197 @@
+"""The record of what happened to each sample; a line in it is the commit.
+
+One file per shard, JSON lines, only ever appended. Lines of several files have no common
+order, so none is needed: an ``ok`` line holds until a ``revoked`` line names its ``entry``.
+"""
+
+import os
+import threading
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+
+from hslib.errors import StoreError
+
+Status = Literal["ok", "failed", "rejected", "revoked"]
+
+
+def _entry_id() -> str:
+    return uuid.uuid4().hex[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One journal line.
+
+    ``file`` is relative to the store; ``checksum`` covers the file's tensors; ``layers``
+    holds per state ``finite, absmax, mean_l2, zero_share``; ``finished_at`` is unix seconds.
+    """
+
+    index: int
+    id: str
+    status: Status
+    num_tokens: int = 0
+    digest: str = ""
+    mask_digest: str = ""
+    file: str = ""
+    size_bytes: int = 0
+    checksum: str = ""
+    attempts: int = 0
+    latency_s: float = 0.0
+    reason: str = ""
+    layers: list[dict[str, Any]] = field(default_factory=list)
+    finished_at: float = 0.0
+    entry: str = field(default_factory=_entry_id)
+    revokes: str = ""
+
+
+_FIELDS = frozenset(Entry.__dataclass_fields__)
+
+
+def journal_name(shard_index: int, num_shards: int) -> str:
+    """``journal.jsonl``, or ``journal-00003-of-00008.jsonl`` for a shard."""
+    if num_shards == 1:
+        return "journal.jsonl"
+    return f"journal-{shard_index:05d}-of-{num_shards:05d}.jsonl"
+
+
+def read_journal(path: Path) -> Iterator[Entry]:
+    """All whole lines; a torn last line (a killed writer's) is left out.
+
+    Raises:
+        StoreError: a line inside the file that is not an entry.
+    """
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                row = orjson.loads(line)
+                yield Entry(**{k: v for k, v in row.items() if k in _FIELDS})
+            except (orjson.JSONDecodeError, TypeError, AttributeError) as error:
+                raise StoreError(
+                    f"line {number} of the journal is not an entry: {error}",
+                    path=str(path),
+                    fix="restore the file from a backup, or remove that line: "
+                    "its sample is then extracted again",
+                ) from error
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What the journals together say: at most one live entry an index."""
+
+    stored: dict[int, Entry]
+    failed: dict[int, Entry]
+    rejected: dict[int, Entry]
+
+
+def combine(entries: Iterable[Entry]) -> Ledger:
+    """Reduce journal lines of any number of shards, in any order, to their meaning. Pure.
+
+    A live ``ok`` beats a failure; of several live ones the latest counts.
+    """
+    lines = list(entries)
+    revoked = {entry.revokes for entry in lines if entry.status == "revoked"}
+    found: dict[str, dict[int, Entry]] = {"ok": {}, "failed": {}, "rejected": {}}
+    for entry in lines:
+        if entry.status == "revoked" or entry.entry in revoked:
+            continue
+        kept = found[entry.status].get(entry.index)
+        if kept is None or kept.finished_at <= entry.finished_at:
+            found[entry.status][entry.index] = entry
+    stored = dict(sorted(found["ok"].items()))
+    failed = {i: e for i, e in sorted(found["failed"].items()) if i not in stored}
+    rejected = {i: e for i, e in sorted(found["rejected"].items()) if i not in stored}
+    return Ledger(stored, failed, rejected)
+
+
+class Journal:
+    """Appends entries durably; concurrent callers share one fsync (group commit)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        is_new = not path.exists()
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        _cut_torn_line(self._fd)
+        if is_new:
+            sync_directory(path.parent)
+        self._pending: list[bytes] = []
+        self._directories: set[Path] = set()
+        self._written = self._durable = 0
+        self._lock, self._flushing = threading.Lock(), threading.Lock()
+
+    def append(self, entry: Entry, directory: Path | None = None) -> None:
+        """Return when the entry, and the renames in ``directory`` before it, are on disk.
+
+        Raises:
+            OSError: the disk is full or gone; the entry then counts for nothing.
+        """
+        line = orjson.dumps(asdict(entry)) + b"\n"
+        with self._lock:
+            self._pending.append(line)
+            self._written += 1
+            mine = self._written
+            if directory is not None:
+                self._directories.add(directory)
+        with self._flushing:
+            if self._durable < mine:
+                self._flush()
+
+    def _flush(self) -> None:
+        with self._lock:
+            lines, self._pending = self._pending, []
+            directories, self._directories = self._directories, set()
+            upto = self._written
+        for directory in directories:
+            sync_directory(directory)
+        end = os.lseek(self._fd, 0, os.SEEK_END)
+        try:
+            _write_all(self._fd, b"".join(lines))
+            os.fsync(self._fd)
+        except OSError:
+            os.ftruncate(self._fd, end)  # never leave a torn line in the middle
+            with self._lock:
+                self._pending = lines + self._pending
+                self._directories |= directories
+            raise
+        self._durable = upto
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _cut_torn_line(fd: int) -> None:
+    """Drop what a killed writer left behind the last line's end."""
+    size = os.lseek(fd, 0, os.SEEK_END)
+    end = size
+    while end:
+        start = max(0, end - 65536)
+        block = os.pread(fd, end - start, start)
+        cut = block.rfind(b"\n")
+        if cut >= 0:
+            end = start + cut + 1
+            break
+        end = start
+    if end != size:
+        os.ftruncate(fd, end)
+        os.fsync(fd)
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames and new names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

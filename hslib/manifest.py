@@ -1,0 +1,106 @@
+"""What every sample of a store has in common, written before the first of them."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from hslib.errors import StoreError
+from hslib.journal import sync_directory
+
+FORMAT = "hslib-store-1"
+# What may differ between a store and a job that resumes it: rows are compared one by one,
+# and the rest does not change what a state means.
+_MAY_DIFFER = {"dataset_digest", "dataset_path", "server", "model_path", "plugin_version"}
+
+
+class Manifest(pydantic.BaseModel):
+    """``manifest.json``.
+
+    ``boundaries`` names the aux states in tensor order; the final state, after the model's
+    last norm (``final_norm``), is implied last. Digests are xxh3-128.
+    """
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    format: str = FORMAT
+    boundaries: tuple[int, ...]
+    final_norm: str = "post"
+    hidden_size: int
+    num_layers: int
+    vocab_size: int
+    dtype: str = "bfloat16"
+    model_class: str
+    model_path: str
+    model_config_hash: str
+    tokenizer_digest: str
+    dataset_path: str
+    dataset_digest: str
+    sglang_version: str
+    plugin_version: str
+    server: dict[str, Any]  # the effective settings that matter, never a secret
+
+
+def differing_fields(stored: Manifest, wanted: Manifest) -> dict[str, tuple[Any, Any]]:
+    """``{field: (stored, wanted)}`` for the fields that forbid a resume. Pure."""
+    pairs = {name: (getattr(stored, name), getattr(wanted, name)) for name in Manifest.model_fields}
+    return {n: (a, b) for n, (a, b) in pairs.items() if a != b and n not in _MAY_DIFFER}
+
+
+def read_manifest(store: Path) -> Manifest:
+    """Raises :class:`StoreError` when there is none or it is of another format."""
+    path = store / "manifest.json"
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise StoreError(
+            "this is not a store: it has no manifest.json", path=str(store), fix="check store_dir"
+        ) from None
+    except pydantic.ValidationError as error:
+        raise StoreError(
+            f"manifest.json is not of format {FORMAT}: {error}", path=str(path)
+        ) from error
+
+
+def write_or_check_manifest(store: Path, wanted: Manifest) -> Manifest:
+    """Write the manifest of a new store, or compare with the one that is there.
+
+    Raises:
+        StoreError: with ``differing`` = ``{field: (stored, wanted)}``.
+    """
+    path = store / "manifest.json"
+    if not path.exists():
+        write_atomically(path, wanted.model_dump_json(indent=1).encode())
+        return wanted
+    stored = read_manifest(store)
+    differing = differing_fields(stored, wanted)
+    if differing:
+        names = ", ".join(differing)
+        raise StoreError(
+            f"the store holds states of another kind: {names} differ",
+            differing=differing,
+            path=str(path),
+            fix="use another store_dir, or the settings that the store was begun with",
+        )
+    return stored
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace ``path`` durably, by rename within its directory."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as handle:
+        handle.write(data)
+        handle.flush()
+        os.fsync(handle.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A small JSON file's content, None when it is not there or half written."""
+    try:
+        return dict(json.loads(path.read_text()))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None

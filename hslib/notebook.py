@@ -1,0 +1,100 @@
+"""What notebooks need around hslib's calls: parameters checked, tables shown, numbers kept."""
+
+import ast
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hslib.config import Parameters
+from hslib.errors import ParameterError
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+P = TypeVar("P", bound=Parameters)
+
+# papermill writes "# Parameters" on top of the cell that it injects; the notebook's own cell
+# starts with "# parameters of this run".
+_OWN = re.compile(r"\A#\s*parameters\b")
+_INJECTED = re.compile(r"\A#\s*Parameters\b")
+
+
+def read_parameters(model: type[P], namespace: Mapping[str, Any]) -> P:
+    """Build a notebook's parameters from its ``globals()``.
+
+    The names are those that the last ``parameters`` cell and the last cell injected by
+    papermill assign, so that a mistyped one is an error and not a default kept in silence.
+
+    Raises:
+        ParameterError: an unknown name (with the nearest known one), or a bad value.
+    """
+    names: set[str] = set()
+    history = [source for source in namespace.get("In", []) if isinstance(source, str)]
+    for pattern in (_OWN, _INJECTED):
+        cells = [source for source in history if pattern.match(source.lstrip())]
+        if cells:
+            names |= assigned_names(cells[-1])
+    if not names:
+        raise ParameterError(
+            "no parameters cell has run in this kernel",
+            fix='run the notebook from the top; its parameters cell starts with "# parameters"',
+        )
+    return model.from_values({name: namespace[name] for name in names if name in namespace})
+
+
+def assigned_names(source: str) -> set[str]:
+    """Names that a cell's assignments bind. Pure."""
+    names: set[str] = set()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return names
+
+
+def table(facts: Mapping[str, Any], columns: Sequence[str] = ("", "")) -> "pandas.DataFrame":
+    """A two-column table of facts, without an index column's numbers in the way."""
+    import pandas
+
+    return pandas.DataFrame(
+        {columns[1]: [str(value) for value in facts.values()]}, index=list(facts)
+    ).rename_axis(columns[0])
+
+
+def progress_line() -> Callable[[str], None]:
+    """A line of text that replaces itself in the notebook; the last one stays."""
+    from IPython.display import Pretty, display
+
+    handle: Any = None
+
+    def show(text: str) -> None:
+        nonlocal handle
+        if handle is None:
+            handle = display(Pretty(text), display_id=True)
+        else:
+            handle.update(Pretty(text))
+
+    return show
+
+
+def save_figure(figure: "Figure", numbers: "pandas.DataFrame", run_path: Path, name: str) -> Path:
+    """Write ``figures/{name}.png`` and the numbers behind it as ``{name}.csv``."""
+    folder = run_path / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.png"
+    figure.savefig(path, dpi=150, bbox_inches="tight")
+    numbers.to_csv(path.with_suffix(".csv"), index=False)
+    return path
+
+
+def save_metrics(run_path: Path, **numbers: Any) -> Path:
+    """Merge numbers into ``metrics.json``."""
+    path = run_path / "metrics.json"
+    run_path.mkdir(parents=True, exist_ok=True)
+    known = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**known, **numbers}, indent=1, sort_keys=True))
+    return path

@@ -1,0 +1,242 @@
+"""What would go wrong with a server, one clear line and its cure each, before it starts."""
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from hslib.config import ServerParameters
+from hslib.errors import ParameterError, ServerError
+from hslib.layers import parse_layers
+from hslib.model import ModelInfo, read_model
+
+# Runs in the interpreter that would run the server: versions without imports, CUDA by driver.
+_PROBE = """
+import ctypes, importlib.metadata as m, json
+def version(name):
+    try: return m.version(name)
+    except m.PackageNotFoundError: return ""
+def devices():
+    try:
+        cuda, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+        cuda.cuInit(0); cuda.cuDeviceGetCount(ctypes.byref(count)); return count.value
+    except OSError: return 0
+plugins = [e.name for e in m.entry_points(group="sglang.srt.plugins")]
+found = dict(sglang=version("sglang"), hs_dump=version("hs-dump"), plugins=plugins, cuda=devices())
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One obstacle and what to do about it."""
+
+    what: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  -> {self.cure}"
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The Python that will run the server."""
+
+    path: str
+    sglang_version: str
+    plugin_version: str
+    has_plugin: bool
+    cuda_devices: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about a start that is known beforehand."""
+
+    parameters: ServerParameters
+    interpreter: Interpreter
+    model: ModelInfo
+    boundaries: tuple[int, ...]
+    port: int
+    budget_bytes: int
+
+    @property
+    def state_bytes_per_token(self) -> int:
+        """Bytes of states that one token takes: (aux + final) x hidden size x 2."""
+        return (len(self.boundaries) + 1) * self.model.hidden_size * 2
+
+
+def preflight(parameters: ServerParameters) -> tuple[Plan | None, list[Problem]]:
+    """Check everything; a plan when nothing is in the way, else all problems at once."""
+    problems: list[Problem] = []
+    interpreter = _check_interpreter(parameters, problems)
+    model, boundaries = _check_model(parameters, problems)
+    port = _check_port(parameters, problems)
+    _check_key(parameters, problems)
+    root_ok = _check_dump_directory(parameters.dump_path, problems)
+    budget = _check_budget(parameters, model, boundaries, problems) if root_ok else 0
+    if problems or interpreter is None or model is None:
+        return None, problems
+    return Plan(parameters, interpreter, model, boundaries, port, budget), []
+
+
+def require(parameters: ServerParameters) -> Plan:
+    """The plan, or :class:`ServerError` with every problem in its text."""
+    plan, problems = preflight(parameters)
+    if plan is None:
+        lines = "\n".join(f"- {problem}" for problem in problems)
+        raise ServerError(f"the server can't start:\n{lines}", fix="fix these and run again")
+    return plan
+
+
+def _check_interpreter(parameters: ServerParameters, problems: list[Problem]) -> Interpreter | None:
+    path = parameters.python or sys.executable
+    try:
+        run = subprocess.run([path, "-c", _PROBE], capture_output=True, text=True, timeout=60)
+        found = json.loads(run.stdout)
+    except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError) as error:
+        problems.append(
+            Problem(f"{path} does not run: {error}", "set python to an interpreter with sglang")
+        )
+        return None
+    if not found["sglang"]:
+        problems.append(
+            Problem(
+                f"no sglang in {path}, the interpreter that would run the server",
+                "pip install -r requirements.txt there, or set python to the one that has it",
+            )
+        )
+    has_plugin = "hs_dump" in found["plugins"]
+    if found["sglang"] and not has_plugin:
+        problems.append(
+            Problem(f"no hs_dump plugin in {path}", f"{path} -m pip install ./patches/hs_dump")
+        )
+    allowed = os.environ.get("SGLANG_PLUGINS", "")
+    if allowed and "hs_dump" not in [name.strip() for name in allowed.split(",")]:
+        problems.append(
+            Problem(
+                f"SGLANG_PLUGINS={allowed!r} keeps the hs_dump plugin out: the server would answer "
+                "200 and dump nothing",
+                "unset SGLANG_PLUGINS, or add hs_dump (and hs_cpu_kernels without CUDA) to it",
+            )
+        )
+    return Interpreter(path, found["sglang"], found["hs_dump"], has_plugin, found["cuda"])
+
+
+def _check_model(
+    parameters: ServerParameters, problems: list[Problem]
+) -> tuple[ModelInfo | None, tuple[int, ...]]:
+    try:
+        model = read_model(parameters.model_folder)
+        return model, parse_layers(parameters.layers, model.num_layers)
+    except ParameterError as error:
+        problems.append(Problem(error.message, error.fix))
+        return None, ()
+
+
+def _check_port(parameters: ServerParameters, problems: list[Problem]) -> int:
+    if parameters.port == 0:
+        with socket.socket() as free:
+            free.bind((parameters.host, 0))
+            return int(free.getsockname()[1])
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((parameters.host, parameters.port))
+        except OSError as error:
+            holder = port_holder(parameters.port)
+            problems.append(
+                Problem(
+                    f"port {parameters.port} on {parameters.host} is taken by {holder} "
+                    f"({error.strerror})",
+                    "stop that process, or set port = 0 for a free one",
+                )
+            )
+    return parameters.port
+
+
+def port_holder(port: int) -> str:
+    """Which process listens on a port, as far as this user may see."""
+    for connection in psutil.net_connections("tcp"):
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+            if connection.pid is None:
+                break
+            command = " ".join(psutil.Process(connection.pid).cmdline()[:4])
+            return f"process {connection.pid}: {command[:120]}"
+    return "a process that this user can't see"
+
+
+def _check_key(parameters: ServerParameters, problems: list[Problem]) -> None:
+    try:
+        _ = parameters.api_key
+    except ParameterError as error:
+        problems.append(Problem(error.message, error.fix))
+    if any(arg.startswith(("--api-key", "--admin-api-key")) for arg in parameters.extra_args):
+        problems.append(
+            Problem(
+                "an API key in extra_args would show in the process list and in server.log",
+                "put it into an environment variable and name that in api_key_env",
+            )
+        )
+
+
+def _check_dump_directory(root: Path, problems: list[Problem]) -> bool:
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = os.lstat(root)
+    except OSError as error:
+        problems.append(
+            Problem(f"dump directory {root}: {error.strerror}", "choose another dump_dir")
+        )
+        return False
+    if not stat.S_ISDIR(found.st_mode):
+        problems.append(
+            Problem(f"dump directory {root} is a link", "name the directory it points to itself")
+        )
+        return False
+    if found.st_uid != os.geteuid():
+        problems.append(
+            Problem(
+                f"dump directory {root} belongs to user {found.st_uid}",
+                "choose a dump_dir of your own",
+            )
+        )
+        return False
+    if not os.access(root, os.W_OK):
+        problems.append(Problem(f"dump directory {root} is read-only", "choose another dump_dir"))
+        return False
+    return True
+
+
+def _check_budget(
+    parameters: ServerParameters,
+    model: ModelInfo | None,
+    boundaries: tuple[int, ...],
+    problems: list[Problem],
+) -> int:
+    """The byte budget; the longest sample times the concurrency must fit into it."""
+    found = os.statvfs(parameters.dump_path)
+    free = found.f_bavail * found.f_frsize
+    budget = int(parameters.dump_budget_gb * 1e9) or int(free * 0.8)
+    if model is None:
+        return budget
+    longest = parameters.longest_sample or parameters.context_length or model.context_length
+    sample = longest * (len(boundaries) + 1) * model.hidden_size * 2
+    needed = sample * parameters.concurrency * parameters.dp_size
+    if min(budget, free) < needed:
+        problems.append(
+            Problem(
+                f"dump directory {parameters.dump_path} has room for "
+                f"{min(budget, free) / 1e9:.3f} GB; {parameters.concurrency} samples of {longest} "
+                f"tokens on {parameters.dp_size} replica(s) take {needed / 1e9:.3f} GB",
+                "use a larger tmpfs (docker: --shm-size) or dump_dir, or lower concurrency, "
+                "longest_sample or dump_budget_gb to what is really needed",
+            )
+        )
+    return budget

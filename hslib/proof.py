@@ -1,0 +1,106 @@
+"""Proof that a server really captures: its plugin's word, its settings, one canary request.
+
+A server whose plugin did not load answers 200 and dumps nothing; nothing short of a dump
+that comes back and validates shows that it works.
+"""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from hslib.client import ServerClient, ServerSettings
+from hslib.dataset import Sample
+from hslib.dump import DumpDir, Expected, PluginInfo, request_id, validate
+from hslib.errors import DumpError, RequestError, ServerError
+
+_CANARY_TOKENS = 8
+_CANARY_INDEX = 999_999_999
+_NO_PLUGIN = (
+    "the server runs without the hs_dump plugin: install ./patches/hs_dump into its "
+    "interpreter, set SGLANG_HS_DUMP_DIR to this dump directory, and leave SGLANG_PLUGINS unset "
+    "or list hs_dump in it"
+)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What a proven server is."""
+
+    plugin: PluginInfo
+    settings: ServerSettings
+
+    @property
+    def expected(self) -> Expected:
+        return Expected(self.plugin.boundaries, self.plugin.hidden_size)
+
+
+def prove(
+    client: ServerClient, dumps: DumpDir, *, not_before: float = 0.0, timeout_s: float = 60.0
+) -> Proof:
+    """Prove one server, or say what keeps it from being proven.
+
+    Args:
+        not_before: unix seconds; an older plugin.json is another server's leftover.
+
+    Raises:
+        ServerError: with the cure.
+    """
+    plugin = check_plugin(dumps, not_before)
+    settings = client.settings()
+    problems = settings.problems()
+    if problems:
+        raise ServerError(
+            "the server's settings would make wrong dumps: " + "; ".join(problems),
+            fix="restart it so",
+        )
+    proof = Proof(plugin, settings)
+    send_canary(client, dumps, proof, timeout_s)
+    return proof
+
+
+def check_plugin(dumps: DumpDir, not_before: float = 0.0) -> PluginInfo:
+    """The plugin's word for a capture that works.
+
+    Raises:
+        ServerError: no plugin.json, one from before, or one that names problems.
+    """
+    plugin = dumps.plugin()
+    if plugin is None or plugin.written_at < not_before:
+        age = "" if plugin is None else " (the one there is from an earlier server)"
+        raise ServerError(f"no plugin.json in {dumps.root}{age}", fix=_NO_PLUGIN)
+    if plugin.problems:
+        raise ServerError(
+            "the plugin can't capture on this server: " + "; ".join(plugin.problems),
+            fix="correct that and start the server again",
+            model_class=plugin.model_class,
+        )
+    return plugin
+
+
+def send_canary(client: ServerClient, dumps: DumpDir, proof: Proof, timeout_s: float) -> None:
+    """Send one request of fresh random ids, and validate and remove its dump.
+
+    Raises:
+        ServerError: no dump came back, or not this request's.
+    """
+    ids = np.random.default_rng().integers(
+        0, proof.plugin.vocab_size, size=_CANARY_TOKENS, dtype=np.int32
+    )
+    sample = Sample(_CANARY_INDEX, "canary", ids, np.ones(_CANARY_TOKENS, np.uint8))
+    rid = request_id(sample, attempt=0)
+    started = time.monotonic()
+    try:
+        client.prefill([sample.input_ids], [rid])
+        dumps.wait(rid, timeout_s)
+        validate(dumps.load(rid), sample, proof.expected)
+    except (DumpError, RequestError) as error:
+        raise ServerError(
+            f"the canary request was not dumped right: {error.message}",
+            waited_s=round(time.monotonic() - started, 1),
+            dump_dir=str(dumps.root),
+            fix="is this the server that dumps into this directory? see its log",
+            **error.fields,
+        ) from error
+    finally:
+        dumps.remove(rid)

@@ -1,0 +1,364 @@
+"""Start, watch and stop one SGLang server that captures; its state is ``server.json``.
+
+The server is detached, in a process group of its own, and outlives the notebook that
+started it. Only that group is ever signalled, and only while its leader is the process
+that was started (same start time).
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pydantic
+
+from hslib import proof
+from hslib.client import ServerClient
+from hslib.config import ServerParameters, read_api_key
+from hslib.dump import DumpDir
+from hslib.errors import HslibError, ServerError
+from hslib.manifest import write_atomically
+from hslib.preflight import Plan, require
+
+_PATCHES = Path(__file__).parent.parent / "patches"
+_CPU_TOTAL_TOKENS = 65536  # KV pool on a CPU; SGLang's default would take most of the memory
+_STOP_TIMEOUT_S = 15.0
+
+
+class ServerState(pydantic.BaseModel):
+    """``server.json``: enough to find, prove and stop the server again. Holds no secret."""
+
+    model_config = pydantic.ConfigDict(frozen=True, protected_namespaces=())
+
+    url: str
+    pid: int  # the process group's leader, and the group's id
+    process_started_at: float  # unix seconds, as the kernel has it
+    launched_at: float
+    model_path: str
+    boundaries: tuple[int, ...]
+    dump_dir: str
+    log: str
+    budget_bytes: int
+    api_key_env: str = ""
+    for_job: bool = False  # started by a job, and stopped when a job of this run ends
+
+
+def state_path(run_path: Path) -> Path:
+    return run_path / "server.json"
+
+
+def state_path_of(state: ServerState) -> Path:
+    return Path(state.log).with_name("server.json")
+
+
+def read_state(run_path: Path) -> ServerState | None:
+    """The run's server as recorded, whether or not it still lives."""
+    try:
+        return ServerState.model_validate_json(state_path(run_path).read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def start(
+    parameters: ServerParameters, on_progress: Callable[[str], None] = lambda _line: None
+) -> ServerState:
+    """Preflight, launch, wait until ready, prove; on any failure nothing is left behind.
+
+    Args:
+        on_progress: called with a line whenever there is news.
+
+    Raises:
+        ServerError: what is in the way, or how the server died, with its log's last lines.
+    """
+    running = read_state(parameters.run_path)
+    if running is not None and is_alive(running):
+        raise ServerError(
+            f"this run has a server already, at {running.url} (process {running.pid})",
+            fix="use it, or stop it first with action = 'stop'",
+        )
+    plan = require(parameters)
+    on_progress(f"starting SGLang {plan.interpreter.sglang_version} at port {plan.port}")
+    state = launch(plan)
+    try:
+        wait_ready(state, parameters.start_timeout_s, on_progress)
+        prove(state)
+    except BaseException:
+        stop_group(state)
+        state_path(parameters.run_path).unlink(missing_ok=True)
+        raise
+    on_progress("ready: a canary request came back right")
+    return state
+
+
+def launch(plan: Plan) -> ServerState:
+    """Start the process; returns at once."""
+    parameters = plan.parameters
+    run_path = parameters.run_path
+    run_path.mkdir(parents=True, exist_ok=True)
+    (parameters.dump_path / "plugin.json").unlink(missing_ok=True)
+    log = run_path / "server.log"
+    launched_at = time.time()
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command(plan),
+            env=environment(plan),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    state = ServerState(
+        url=f"http://{parameters.host}:{plan.port}",
+        pid=process.pid,
+        process_started_at=psutil.Process(process.pid).create_time(),
+        launched_at=launched_at,
+        model_path=str(plan.model.path),
+        boundaries=plan.boundaries,
+        dump_dir=str(parameters.dump_path),
+        log=str(log),
+        budget_bytes=plan.budget_bytes,
+        api_key_env=parameters.api_key_env,
+        for_job=parameters.for_job,
+    )
+    write_atomically(state_path(run_path), state.model_dump_json(indent=1).encode())
+    return state
+
+
+def command(plan: Plan) -> list[str]:
+    """The server's command line. What capture depends on is fixed; ``extra_args`` come last.
+
+    The layer ids only switch SGLang's capture on: the plugin sets the boundaries itself.
+    """
+    parameters = plan.parameters
+    arguments = {
+        "--model-path": str(plan.model.path),
+        "--host": parameters.host,
+        "--port": str(plan.port),
+        "--tp-size": str(parameters.tp_size),
+        "--dp-size": str(parameters.dp_size),
+        "--chunked-prefill-size": str(parameters.chunked_prefill_size),
+        "--speculative-algorithm": "EAGLE3",
+    }
+    if parameters.context_length:
+        arguments["--context-length"] = str(parameters.context_length)
+    if parameters.chunked_prefill_size == -1:
+        longest = parameters.context_length or plan.model.context_length
+        arguments["--max-prefill-tokens"] = str(max(16384, longest))
+    if plan.interpreter.cuda_devices == 0:
+        tokens = max(_CPU_TOTAL_TOKENS, 2 * parameters.context_length)
+        arguments |= {
+            "--device": "cpu",
+            "--attention-backend": "torch_native",
+            "--max-total-tokens": str(tokens),
+            # SGLang's own guess goes below zero on hosts of this size without chunked prefill
+            "--mem-fraction-static": "0.6",
+        }
+    flags = ["--disable-radix-cache", "--enable-return-aux-hidden-states"]
+    if not plan.model.tokenizer_hash:
+        flags.append("--skip-tokenizer-init")  # requests carry ids; no tokenizer is needed
+    layer_ids = [str(boundary - 1) for boundary in plan.boundaries]
+    return [
+        plan.interpreter.path,
+        "-u",
+        "-m",
+        "sglang.launch_server",
+        *(part for pair in arguments.items() for part in pair),
+        *flags,
+        "--return-aux-hidden-state-layer-ids",
+        *layer_ids,
+        *parameters.extra_args,
+    ]
+
+
+def environment(plan: Plan) -> dict[str, str]:
+    """The server's environment: this process's, and the plugin's settings."""
+    parameters = plan.parameters
+    found = dict(os.environ)
+    found |= {
+        "PYTHONUNBUFFERED": "1",
+        "SGLANG_HS_DUMP_DIR": str(parameters.dump_path),
+        "SGLANG_HS_DUMP_BOUNDARIES": ",".join(map(str, plan.boundaries)),
+        "SGLANG_HS_DUMP_BUDGET_BYTES": str(plan.budget_bytes),
+        "SGLANG_HS_DUMP_ALL": "1" if parameters.dump_all else "",
+        "SGLANG_HS_API_KEY": parameters.api_key,
+    }
+    if parameters.context_length > plan.model.context_length:
+        found["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
+    if plan.interpreter.cuda_devices == 0:
+        path = [str(_PATCHES / "cpu_kernels"), *found.get("PYTHONPATH", "").split(os.pathsep)]
+        found["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
+        found["SGLANG_USE_CPU_ENGINE"] = "1"
+        if parameters.dp_size > 1:
+            found.setdefault("SGLANG_CPU_OMP_THREADS_BIND", _one_core_each(parameters.dp_size))
+    return found
+
+
+def _one_core_each(replicas: int) -> str:
+    """SGLang's CPU engine wants its cores told when there is more than one rank."""
+    cores = sorted(os.sched_getaffinity(0))
+    return "|".join(str(cores[i % len(cores)]) for i in range(replicas))
+
+
+def wait_ready(
+    state: ServerState, timeout_s: float, on_progress: Callable[[str], None] = lambda _line: None
+) -> None:
+    """Return when the server answers.
+
+    Raises:
+        ServerError: at once when it died (with the log's last lines), or when time is up.
+    """
+    deadline, last = time.monotonic() + timeout_s, ""
+    with client_of(state) as client:
+        while not client.is_up():
+            if not is_alive(state):
+                raise ServerError(
+                    f"the server died while starting; {state.log} ends:\n{tail(Path(state.log))}",
+                    fix=_plugin_complaint(state) or "read the log's last error",
+                )
+            if time.monotonic() > deadline:
+                raise ServerError(
+                    f"the server was not ready after {timeout_s:g} s; {state.log} ends:\n"
+                    f"{tail(Path(state.log))}",
+                    fix="raise start_timeout_s if it is still loading",
+                )
+            line = tail(Path(state.log), lines=1)[:160]
+            if line and line != last:
+                on_progress(line)
+                last = line
+            time.sleep(0.25)
+
+
+def _plugin_complaint(state: ServerState) -> str:
+    """What the plugin wrote about a server that it refused."""
+    plugin = DumpDir(state.dump_dir).plugin()
+    return "; ".join(plugin.problems) if plugin else ""
+
+
+def prove(state: ServerState) -> proof.Proof:
+    """Prove the run's own server; also that its replicas all capture.
+
+    Raises:
+        ServerError: with the cure.
+    """
+    dumps = DumpDir(state.dump_dir)
+    with client_of(state) as client:
+        found = proof.prove(client, dumps, not_before=state.launched_at)
+    if found.plugin.boundaries != state.boundaries:
+        raise ServerError(
+            "the model reads back other boundaries than asked for",
+            expected=state.boundaries,
+            got=found.plugin.boundaries,
+        )
+    if found.plugin.pid not in [process.pid for process in group(state)]:
+        raise ServerError(
+            f"plugin.json was written by process {found.plugin.pid}, which is not this server's",
+            fix="another server dumps into this directory: give each its own dump_dir",
+        )
+    return found
+
+
+def client_of(state: ServerState) -> ServerClient:
+    return ServerClient(state.url, read_api_key(state.api_key_env))
+
+
+def is_alive(state: ServerState) -> bool:
+    """Whether the very process that was started still runs."""
+    try:
+        process = psutil.Process(state.pid)
+        same = abs(process.create_time() - state.process_started_at) < 1.0
+        return bool(same and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def group(state: ServerState) -> list[psutil.Process]:
+    """Live processes of the server's group; children can outlive the leader."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getpgid(process.pid) != state.pid:
+                continue
+            if process.create_time() < state.process_started_at - 1.0:
+                continue  # a group id that was used again
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            continue
+    return found
+
+
+def stop(run_path: Path) -> str:
+    """Stop the run's server and nothing else; says what was done."""
+    state = read_state(run_path)
+    if state is None:
+        return "this run has no server"
+    count = stop_group(state)
+    state_path(run_path).unlink(missing_ok=True)
+    if not count:
+        return f"the server at {state.url} was not running any more"
+    return f"stopped the server at {state.url} ({count} processes)"
+
+
+def stop_group(state: ServerState) -> int:
+    """SIGTERM to the group, SIGKILL to what is left; returns how many processes there were.
+
+    Raises:
+        ServerError: when some survive both.
+    """
+    members = group(state)
+    for process in members:
+        _signal(process, signal.SIGTERM)
+    _, left = psutil.wait_procs(members, timeout=_STOP_TIMEOUT_S)
+    left = [process for process in {*left, *group(state)} if process.is_running()]
+    for process in left:
+        _signal(process, signal.SIGKILL)
+    psutil.wait_procs(left, timeout=_STOP_TIMEOUT_S)
+    survivors = group(state)
+    if survivors:
+        raise ServerError(f"processes {[p.pid for p in survivors]} of the server do not end")
+    return len(members)
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
+
+
+def status(run_path: Path) -> dict[str, str]:
+    """The run's server in a few words, for a table."""
+    state = read_state(run_path)
+    if state is None:
+        return {"server": "none in this run"}
+    alive = is_alive(state)
+    facts = {
+        "server": "running" if alive else "dead",
+        "url": state.url,
+        "model": state.model_path,
+        "boundaries": ", ".join(map(str, state.boundaries)),
+        "dump_dir": state.dump_dir,
+        "log": state.log,
+    }
+    if alive:
+        try:
+            with client_of(state) as client:
+                facts["answers"] = "yes" if client.is_up() else "no"
+        except HslibError as error:
+            facts["answers"] = error.message
+    return facts
+
+
+def tail(log: Path, lines: int = 25) -> str:
+    """The last lines of a log, without SGLang's page of arguments."""
+    try:
+        with log.open("rb") as handle:
+            size = handle.seek(0, os.SEEK_END)
+            handle.seek(max(0, size - 65536))
+            text = handle.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    kept = [line for line in text.splitlines() if line.strip() and "server_args=" not in line]
+    return "\n".join(line[:400] for line in kept[-lines:])

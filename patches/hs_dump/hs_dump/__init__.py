@@ -1,0 +1,34 @@
+"""SGLang plugin that writes the hidden states of named requests to a dump directory.
+
+SGLang calls :func:`register` in each of its processes (entry-point group
+``sglang.srt.plugins``). Without ``SGLANG_HS_DUMP_DIR`` it does nothing at all.
+
+=================================  ==========================================================
+``SGLANG_HS_DUMP_DIR``             where dumps go; switches the plugin on
+``SGLANG_HS_DUMP_BOUNDARIES``      ``3,31,59``: indices into transformers' ``hidden_states``
+``SGLANG_HS_DUMP_BUDGET_BYTES``    most bytes that may lie there undelivered (default: half
+                                   of what the file system has free at start)
+``SGLANG_HS_DUMP_WAIT_S``          longest a forward waits for budget (default 120)
+``SGLANG_HS_DUMP_ALL``             ``1``: dump every prefill, foreign ones as ``req_{n}``
+``SGLANG_HS_API_KEY``              the server's API key, kept off its command line and log
+=================================  ==========================================================
+
+A module here knows nothing of hslib: the contract between the two is files.
+"""
+
+import os
+
+__version__ = "1.0.0"
+
+
+def register() -> None:
+    """Install the hooks in this process; inert without ``SGLANG_HS_DUMP_DIR``.
+
+    SGLang logs and swallows what a plugin raises, so a problem found here is also
+    written to ``plugin.json``, where a launcher can read it.
+    """
+    if not os.environ.get("SGLANG_HS_DUMP_DIR"):
+        return
+    from hs_dump import hooks
+
+    hooks.install()

@@ -1,0 +1,185 @@
+"""The background thread that turns chunks of rows into dumps, within a byte budget.
+
+The forward pass only reserves budget and hands over tensors; placing, writing, hashing
+and publishing happen here. Whatever goes wrong becomes that request's ``error.json``.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from hs_dump.dump_file import DumpFile, state_bytes, write_error
+from hs_dump.names import Name, place_chunk
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.005
+_STALE_S = 600.0  # a prefill whose next chunk has not come for so long was aborted
+
+
+class Chunk(NamedTuple):
+    """Rows of one request out of one forward pass."""
+
+    name: Name
+    directory: str  # where its dump appears
+    total: int  # tokens of the whole request
+    start: int  # first row
+    input_ids: torch.Tensor  # int [t], CPU
+    aux: torch.Tensor  # bf16 [t, K*H], CPU (pinned while a copy from the device runs)
+    final: torch.Tensor  # bf16 [t, H]
+    wait: Callable[[], None]  # returns when the tensors hold their values
+
+
+class Budget:
+    """Bytes that may lie in the dump directory, undelivered or still being written.
+
+    A dump counts from its first chunk until the client has removed its directory.
+    """
+
+    def __init__(self, root: Path, limit_bytes: int, wait_s: float) -> None:
+        self.limit_bytes = limit_bytes
+        self._root, self._wait_s = root, wait_s
+        self._held: dict[str, int] = {}
+        self._published: set[str] = set()
+        self._lock = threading.Lock()
+
+    def reserve(self, directory: str, size_bytes: int) -> str:
+        """Wait until ``size_bytes`` fit; "" when they do, else why they never will."""
+        if size_bytes > self.limit_bytes:
+            return (
+                f"{size_bytes} bytes are more than the whole budget of {self.limit_bytes}: "
+                "raise SGLANG_HS_DUMP_BUDGET_BYTES or use a larger dump directory"
+            )
+        deadline = time.monotonic() + self._wait_s
+        while not self._try_reserve(directory, size_bytes):
+            if time.monotonic() > deadline:
+                return (
+                    f"no budget for {size_bytes} bytes within {self._wait_s:g} s: dumps of "
+                    f"{self.held_bytes()} bytes lie undelivered. Is a client removing them?"
+                )
+            time.sleep(_POLL_S)
+        return ""
+
+    def _try_reserve(self, directory: str, size_bytes: int) -> bool:
+        with self._lock:
+            held = sum(self._held.values()) - self._held.get(directory, 0)
+            if held + size_bytes > self.limit_bytes or len(self._published) > 256:
+                self._forget_delivered()
+                held = sum(self._held.values()) - self._held.get(directory, 0)
+            if held + size_bytes > self.limit_bytes:
+                return False
+            self._published.discard(directory)
+            self._held[directory] = size_bytes
+            return True
+
+    def _forget_delivered(self) -> None:
+        for directory in [d for d in self._published if not (self._root / d).exists()]:
+            self._published.discard(directory)
+            self._held.pop(directory, None)
+
+    def published(self, directory: str) -> None:
+        with self._lock:
+            self._published.add(directory)
+
+    def release(self, directory: str) -> None:
+        with self._lock:
+            self._published.discard(directory)
+            self._held.pop(directory, None)
+
+    def held_bytes(self) -> int:
+        with self._lock:
+            return sum(self._held.values())
+
+
+class Writer:
+    """Owns the dumps under construction; ``put`` and ``fail`` are called by the forward."""
+
+    def __init__(
+        self, root: Path, num_states: int, hidden_size: int, budget: Budget, meta: dict[str, Any]
+    ) -> None:
+        self.root, self.budget, self.meta = root, budget, meta
+        self._num_states, self._hidden_size = num_states, hidden_size
+        self._open: dict[str, tuple[DumpFile, Name, float]] = {}
+        self._failed: dict[str, float] = {}
+        self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="hs-dump-writer", daemon=True).start()
+
+    def size_bytes(self, num_tokens: int) -> int:
+        return state_bytes(num_tokens, self._num_states, self._hidden_size)
+
+    def put(self, chunk: Chunk) -> None:
+        self._queue.put(lambda: self._write(chunk))
+
+    def fail(self, name: Name, directory: str, reason: str) -> None:
+        self._queue.put(lambda: self._fail(name, directory, reason))
+
+    def _run(self) -> None:
+        while True:
+            task = self._queue.get()
+            try:
+                task()
+            except Exception:  # the thread must outlive anything; the task said what it could
+                logger.exception("hs_dump: a dump was lost")
+            del task  # its tensors, before the next wait
+
+    def _write(self, chunk: Chunk) -> None:
+        try:
+            chunk.wait()
+            self._place(chunk)
+        except Exception as error:
+            logger.exception("hs_dump: %s", chunk.name.rid)
+            self._fail(chunk.name, chunk.directory, f"{type(error).__name__}: {error}")
+
+    def _place(self, chunk: Chunk) -> None:
+        name, directory = chunk.name, chunk.directory
+        if directory in self._failed and chunk.start:
+            return
+        dump = self._open[directory][0] if directory in self._open else None
+        place = place_chunk(
+            dump.next_row if dump else None, chunk.total, chunk.start, len(chunk.input_ids)
+        )
+        if place.action == "ignore":
+            return
+        if place.action == "fail":
+            self._fail(name, directory, place.reason)
+            return
+        if place.action == "restart" or dump is None:
+            dump = self._begin(chunk)
+        dump.append(chunk.input_ids, chunk.aux, chunk.final, chunk.start)
+        self._open[directory] = (dump, name, time.monotonic())
+        if dump.next_row == chunk.total:
+            del self._open[directory]
+            dump.publish({**self.meta, "rid": name.rid})
+            self.budget.published(directory)
+
+    def _begin(self, chunk: Chunk) -> DumpFile:
+        self._failed.pop(chunk.directory, None)
+        self._drop_abandoned(chunk)
+        shape = (chunk.total, self._num_states, self._hidden_size)
+        return DumpFile(self.root, chunk.directory, shape)
+
+    def _drop_abandoned(self, chunk: Chunk) -> None:
+        """Drop unfinished dumps of the same sample's earlier attempts, and stale ones."""
+        now = time.monotonic()
+        for directory, (dump, name, touched) in list(self._open.items()):
+            retried = name.sample and name.sample == chunk.name.sample
+            if directory == chunk.directory or retried or now - touched > _STALE_S:
+                del self._open[directory]
+                dump.discard()
+                if directory != chunk.directory:
+                    self.budget.release(directory)
+        for directory in [d for d, when in self._failed.items() if now - when > _STALE_S]:
+            del self._failed[directory]
+
+    def _fail(self, name: Name, directory: str, reason: str) -> None:
+        self._failed[directory] = time.monotonic()
+        if directory in self._open:
+            self._open.pop(directory)[0].discard()
+        self.budget.release(directory)
+        write_error(self.root, directory, {**self.meta, "rid": name.rid, "reason": reason})
