@@ -1,288 +1,30 @@
-"""The job: rows -> requests -> validated dumps -> store, in parallel, resumable.
+"""The loop: requests -> validated dumps -> store, in parallel, resumable.
 
-Threads share three things: a feed that packs rows into requests in order and within the
-byte budget, the store's writer, and the progress. What an outcome means is decided by
-:func:`verdict`, a function of values.
+Threads share three things: the feed, the store's writer and the progress. What an outcome
+means is decided by :func:`verdict`, a function of values.
 """
 
-import os
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import tenacity
 
-from hslib.config import ExtractionParameters
-from hslib.dataset import Dataset, Limits, Rejection, Sample, Survey
+from hslib.dataset import Sample
 from hslib.dump import DumpDir, request_id, validate
-from hslib.errors import DatasetError, DumpError, HslibError, JobError, RequestError, ServerError
+from hslib.errors import DumpError, HslibError, JobError, RequestError
+from hslib.feed import Feed
+from hslib.job import Job, Result, open_writer, prepare, result_of
 from hslib.journal import Entry, Ledger
-from hslib.layers import parse_layers
 from hslib.lock import Lock
-from hslib.manifest import Manifest
-from hslib.model import ModelInfo, read_model
-from hslib.plan import (
-    JobPlan,
-    Totals,
-    count_outcomes,
-    pack,
-    plan_job,
-    require_masks,
-    require_room,
-    require_unchanged,
-)
 from hslib.progress import Progress
 from hslib.serving import Serving
 from hslib.store import Store, StoreWriter
 
+__all__ = ["Job", "Result", "prepare", "run", "verdict"]
+
 _BUDGET_SHARE = 0.8  # of what the dump directory has free; the rest is small files and others
-
-
-@dataclass(frozen=True)
-class Job:
-    """A planned extraction; nothing has been sent yet."""
-
-    parameters: ExtractionParameters
-    dataset: Dataset
-    survey: Survey
-    plan: JobPlan
-    manifest: Manifest
-    stored_before: int
-
-    def facts(self) -> dict[str, str]:
-        """What will happen, for a table."""
-        plan, survey = self.plan, self.survey
-        return {
-            "rows asked for": f"{plan.num_rows:,} of {survey.num_rows:,}",
-            "to extract": f"{len(plan.todo):,} rows, {plan.todo_tokens:,} tokens",
-            "already done": f"{len(plan.done):,}",
-            "failed before, not retried": f"{len(plan.failed_before):,}",
-            "rejected": f"{len(plan.rejections):,}",
-            "longest row": f"{plan.longest:,} tokens",
-            "boundaries": ", ".join(map(str, self.manifest.boundaries)) + ", final (post-norm)",
-            "bytes a token": f"{plan.state_bytes_per_token:,}",
-            "store grows by": f"{plan.todo_bytes / 1e9:,.3f} GB",
-            "rows with a mask of zeros": f"{survey.zero_masks:,}",
-            "rows without loss_mask (taken as ones)": f"{survey.missing_masks:,}",
-        }
-
-
-@dataclass(frozen=True)
-class Result:
-    """How a run ended, counted from the journal."""
-
-    totals: Totals
-    interrupted: bool
-    failed: dict[int, str]  # index -> reason
-
-    @property
-    def is_whole(self) -> bool:
-        """Every row asked for is in the store, but for rejected ones."""
-        return self.totals.reconciles and not self.totals.failed
-
-    def sentence(self) -> str:
-        """The verdict in words."""
-        t = self.totals
-        done = t.ok + t.already_done
-        text = (
-            f"{done} of {t.asked} rows are in the store ({t.ok} extracted now, {t.already_done} "
-            f"before); {t.failed} failed, {t.rejected} rejected."
-        )
-        if t.unfinished:
-            why = "the job was interrupted" if self.interrupted else "THE TOTALS DO NOT RECONCILE"
-            text += f" {t.unfinished} rows have no outcome: {why}. Run again to resume."
-        return text
-
-
-def prepare(parameters: ExtractionParameters, serving: Serving) -> Job:
-    """Read the dataset, compare with the store, and refuse what can't come out right.
-
-    Creates the store and its manifest when they are not there; records rejected rows.
-
-    Raises:
-        DatasetError, StoreError, JobError, ServerError: with the cure.
-    """
-    model = _model_of(parameters, serving)
-    dataset = Dataset(parameters.dataset_file, _limits(parameters, serving), parameters.limit)
-    survey = dataset.survey()
-    require_masks(survey, parameters.max_zero_mask_share)
-    if parameters.strict and survey.rejections:
-        first = survey.rejections[0]
-        raise DatasetError(
-            f"{len(survey.rejections)} rows are rejected and strict is set; the first: row "
-            f"{first.index}, {first.reason}: {first.detail}",
-            fix=first.fix,
-            indices=[r.index for r in survey.rejections[:20]],
-        )
-    manifest = make_manifest(parameters, serving, model, survey)
-    with _writer(parameters, manifest):
-        store = Store(parameters.store_path)
-    unsound = _unsound(store, parameters.resume_check)
-    plan = plan_job(
-        survey,
-        store.ledger,
-        unsound,
-        shard=(parameters.shard_index, parameters.num_shards),
-        retry_failed=parameters.retry_failed,
-        state_bytes_per_token=(len(manifest.boundaries) + 1) * manifest.hidden_size * 2,
-    )
-    if parameters.on_changed_rows == "refuse":
-        require_unchanged(plan, store.entries, survey)
-    require_room(
-        plan,
-        store_free=_free_bytes(parameters.store_path),
-        dump_free=_free_bytes(serving.dump_path),
-        num_shards=parameters.num_shards,
-    )
-    return Job(parameters, dataset, survey, plan, store.manifest, len(store))
-
-
-def _writer(parameters: ExtractionParameters, manifest: Manifest) -> StoreWriter:
-    return StoreWriter(
-        parameters.store_path, manifest, parameters.shard_index, parameters.num_shards
-    )
-
-
-def _free_bytes(path: Path) -> int:
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize
-
-
-def _limits(parameters: ExtractionParameters, serving: Serving) -> Limits:
-    server_limit = serving.proof.settings.max_req_input_len
-    if parameters.max_tokens > server_limit:
-        raise JobError(
-            f"max_tokens = {parameters.max_tokens}, but the server takes at most {server_limit}",
-            fix="start the server with a larger context_length, or lower max_tokens",
-        )
-    return Limits(serving.proof.plugin.vocab_size, parameters.max_tokens or server_limit)
-
-
-def _model_of(parameters: ExtractionParameters, serving: Serving) -> ModelInfo:
-    """The model folder that the parameters name; refused when the server serves another."""
-    plugin = serving.proof.plugin
-    served_elsewhere = bool(parameters.server_url) and not parameters.model_path
-    model = read_model(plugin.model_path if served_elsewhere else parameters.model_folder)
-    for name in ("num_layers", "hidden_size", "vocab_size"):
-        if getattr(model, name) != getattr(plugin, name):
-            raise ServerError(
-                f"the server serves another model than {model.path}: {name} differs",
-                expected=getattr(model, name),
-                got=getattr(plugin, name),
-                fix=f"set model_path to what it serves ({plugin.model_path}), or start another",
-            )
-    served = Path(plugin.model_path) / "config.json"
-    if served.is_file() and read_model(served.parent).config_hash != model.config_hash:
-        raise ServerError(
-            f"the server serves {plugin.model_path}, not {model.path}: config.json differs",
-            fix="set model_path to what it serves, or start another server",
-        )
-    wanted = parse_layers(parameters.layers, model.num_layers)
-    if wanted != plugin.boundaries:
-        raise ServerError(
-            "the server captures other layers than the job asks for",
-            expected=wanted,
-            got=plugin.boundaries,
-            fix=f'set layers = "{",".join(map(str, plugin.boundaries))}", or start the server anew',
-        )
-    if parameters.scan_scope == "directory" and not plugin.dump_all:
-        raise ServerError(
-            'scan_scope = "directory" is for servers that name dumps themselves',
-            fix='start it with dump_all = True, or use scan_scope = "request"',
-        )
-    return model
-
-
-def make_manifest(
-    parameters: ExtractionParameters, serving: Serving, model: ModelInfo, survey: Survey
-) -> Manifest:
-    """What all samples of this job have in common."""
-    plugin, settings = serving.proof.plugin, serving.proof.settings
-    return Manifest(
-        boundaries=plugin.boundaries,
-        hidden_size=plugin.hidden_size,
-        num_layers=plugin.num_layers,
-        vocab_size=plugin.vocab_size,
-        dtype=plugin.dtype,
-        model_class=plugin.model_class,
-        model_path=str(model.path),
-        model_config_hash=model.config_hash,
-        tokenizer_digest=model.tokenizer_hash,
-        dataset_path=str(parameters.dataset_file),
-        dataset_digest=survey.digest,
-        sglang_version=plugin.sglang_version,
-        plugin_version=plugin.plugin_version,
-        server=settings.model_dump(exclude={"model_path", "version"}),
-    )
-
-
-def _unsound(store: Store, resume_check: Literal["size", "deep"]) -> list[int]:
-    return [fault.index for fault in store.verify(deep=resume_check == "deep").faults]
-
-
-class Feed:
-    """Hands out groups of samples in dataset order, within a byte budget.
-
-    One lock around both, so a large sample waits its turn and nothing overtakes it.
-    """
-
-    def __init__(self, job: Job, budget_bytes: int) -> None:
-        self._plan = job.plan
-        self._wanted = {row.index: row for row in job.plan.todo}
-        single = job.parameters.scan_scope == "directory"
-        self._groups = pack(
-            self._samples(job.dataset),
-            1 if single else job.parameters.samples_per_request,
-            job.parameters.tokens_per_request,
-        )
-        self._budget_bytes, self._held = budget_bytes, 0
-        self._order, self._changed = threading.Lock(), threading.Condition()
-        self._closed = False
-
-    def _samples(self, dataset: Dataset) -> Iterator[Sample]:
-        for row in dataset:
-            if isinstance(row, Rejection) or row.index not in self._wanted:
-                continue
-            if row.digest != self._wanted[row.index].digest:
-                raise DatasetError(
-                    f"row {row.index} changed while the job ran", path=str(dataset.path)
-                )
-            yield row
-
-    def next(self) -> list[Sample] | None:
-        """The next group, when its bytes fit; None when there is none or the feed is closed."""
-        with self._order:
-            group = None if self._closed else next(self._groups, None)
-            if group is None:
-                return None
-            size = self.size_bytes(group)
-            with self._changed:
-                # a group larger than the whole budget goes alone
-                while self._held and self._held + size > self._budget_bytes and not self._closed:
-                    self._changed.wait(1.0)
-                if self._closed:
-                    return None
-                self._held += size
-            return group
-
-    def size_bytes(self, group: list[Sample]) -> int:
-        """Bytes of dump directory that the group's states take."""
-        return sum(sample.num_tokens for sample in group) * self._plan.state_bytes_per_token
-
-    def release(self, group: list[Sample]) -> None:
-        with self._changed:
-            self._held -= self.size_bytes(group)
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """Hand out nothing more; what is in flight goes on."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
 
 Verdict = Literal["retry", "fail", "wait", "stop"]
 
@@ -512,7 +254,7 @@ def run(job: Job, serving: Serving) -> Result:
     parameters, plan = job.parameters, job.plan
     with (
         Lock(serving.dump_path / ".lock", f"dump directory {serving.dump_path}"),
-        _writer(parameters, job.manifest) as writer,
+        open_writer(parameters, job.manifest) as writer,
     ):
         _settle_the_past(job, writer)
         _remove_leftovers(serving.dump_path, parameters.scan_scope)
@@ -533,7 +275,7 @@ def run(job: Job, serving: Serving) -> Result:
             if not finished:
                 progress.interrupted("stopped on request; run again to resume")
         _remove_leftovers(serving.dump_path, parameters.scan_scope)
-    return _result(job, interrupted=not finished)
+    return result_of(job, interrupted=not finished)
 
 
 def _settle_the_past(job: Job, writer: StoreWriter) -> None:
@@ -563,10 +305,3 @@ def _remove_leftovers(dump_path: Path, scan_scope: str) -> None:
     dumps = DumpDir(dump_path)
     kit = [name for name in dumps.names() if name.startswith("hs-")]
     dumps.clear(dumps.names() if scan_scope == "directory" else kit)
-
-
-def _result(job: Job, interrupted: bool) -> Result:
-    ledger = Store(job.parameters.store_path).ledger
-    asked: set[int] = {row.index for row in job.plan.todo} | set(job.plan.failed_before)
-    failed = {i: entry.reason for i, entry in ledger.failed.items() if i in asked}
-    return Result(count_outcomes(job.plan, ledger), interrupted, failed)

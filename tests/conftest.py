@@ -1,0 +1,52 @@
+"""Servers are real, and shared by every test that can share one: each costs about 20 s."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import tiny_models
+
+from hslib import server
+from hslib.config import ServerParameters
+
+CHUNK = 64  # tokens; small, so that a 200-token row comes in four forward passes
+
+
+@pytest.fixture(scope="session")
+def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Tiny random models by family, built once."""
+    built: dict[str, Path] = {}
+
+    def build(family: str) -> Path:
+        if family not in built:
+            built[family] = tiny_models.build(family, tmp_path_factory.mktemp(family))
+        return built[family]
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def start_server(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[..., server.ServerState]]:
+    """Start servers that are stopped at the end of the session, if not before."""
+    started: list[server.ServerState] = []
+
+    def start(model: Path, **parameters: object) -> server.ServerState:
+        run_dir = tmp_path_factory.mktemp("run")
+        values = {"run_dir": str(run_dir), "model_path": str(model), "layers": "1,3,5"}
+        state = server.start(ServerParameters.from_values({**values, **parameters}))
+        started.append(state)
+        return state
+
+    yield start
+    for state in started:
+        server.stop_group(state)
+
+
+@pytest.fixture(scope="session")
+def llama_server(
+    model_of: Callable[[str], Path], start_server: Callable[..., server.ServerState]
+) -> server.ServerState:
+    """A tiny Llama that dumps every prefill, as the case study's server did."""
+    return start_server(model_of("llama"), chunked_prefill_size=CHUNK, dump_all=True)

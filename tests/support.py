@@ -1,0 +1,108 @@
+"""What several test files need: rows, references, hand-made dumps."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+from hs_dump.dump_file import DumpFile
+
+from hslib.dataset import Sample
+from hslib.dump import DumpDir, Expected
+
+BOUNDARIES = (1, 3, 5)
+EXPECTED = Expected(BOUNDARIES, hidden_size=16)
+
+
+def random_sample(index: int, num_tokens: int, vocab_size: int = 512, seed: int = 0) -> Sample:
+    rng = np.random.default_rng((seed, index))
+    ids = rng.integers(3, vocab_size, num_tokens, dtype=np.int32)
+    mask = rng.integers(0, 2, num_tokens, dtype=np.uint8)
+    return Sample(index, f"row-{index}", ids, mask)
+
+
+def write_rows(path: Path, samples: Sequence[Sample]) -> Path:
+    """A JSONL dataset of these samples."""
+    lines = [
+        json.dumps(
+            {"id": s.id, "input_ids": s.input_ids.tolist(), "loss_mask": s.loss_mask.tolist()}
+        )
+        for s in samples
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def write_dump(
+    root: Path, name: str, sample: Sample, expected: Expected = EXPECTED, **meta: Any
+) -> torch.Tensor:
+    """A dump made by the plugin's own writer; returns its states, bf16 [T, L, H]."""
+    shape = (sample.num_tokens, len(expected.boundaries) + 1, expected.hidden_size)
+    generator = torch.Generator().manual_seed(sample.index)
+    states = torch.randn(shape, generator=generator).to(torch.bfloat16)
+    put_dump(root, name, sample.input_ids, states, expected.boundaries, **meta)
+    return states
+
+
+def put_dump(
+    root: Path,
+    name: str,
+    input_ids: np.ndarray,
+    states: torch.Tensor,
+    boundaries: Sequence[int] = BOUNDARIES,
+    **meta: Any,
+) -> None:
+    """Publish given states bf16 [T, L, H] as a dump."""
+    root.mkdir(parents=True, exist_ok=True)
+    tokens, count, hidden = states.shape
+    file = DumpFile(root, name, (tokens, count, hidden))
+    aux = states[:, :-1].reshape(tokens, (count - 1) * hidden)
+    file.append(torch.from_numpy(input_ids.astype(np.int64)), aux, states[:, -1], 0)
+    facts = {
+        "rid": name,
+        "boundaries": list(boundaries),
+        "pid": 1,
+        "plugin_version": "1.0.0",
+        "sglang_version": "0.5.23",
+    }
+    file.publish({**facts, **meta})
+
+
+def rehash(root: Path, name: str) -> None:
+    """Make a tampered dump's checksums agree again, so that only deeper checks can object."""
+    path = root / name / "meta.json"
+    meta = json.loads(path.read_text())
+    dump = DumpDir(root).load(name)
+    meta["checksums"]["hidden_states"] = xxhash.xxh3_64_hexdigest(dump.hidden_states.data)
+    path.write_text(json.dumps(meta))
+
+
+def reference_states(model_path: Path, input_ids: np.ndarray) -> list[torch.Tensor]:
+    """transformers' ``hidden_states`` of one row, float32 [T, H] each, by boundary."""
+    model = load_reference(model_path)
+    with torch.no_grad():
+        ids = torch.from_numpy(input_ids.astype(np.int64))[None]
+        states = model.model(ids, output_hidden_states=True).hidden_states
+    return [state[0].float() for state in states]
+
+
+_references: dict[Path, Any] = {}
+
+
+def load_reference(model_path: Path) -> Any:
+    import transformers
+
+    if model_path not in _references:
+        _references[model_path] = transformers.AutoModelForCausalLM.from_pretrained(
+            model_path, dtype=torch.bfloat16
+        ).eval()
+    return _references[model_path]
+
+
+def relative_errors(states: torch.Tensor, references: Sequence[torch.Tensor]) -> list[float]:
+    """``|states - reference| / |reference|`` (Frobenius) against each boundary."""
+    found = states.float()
+    return [float((found - ref).norm() / ref.norm()) for ref in references]
