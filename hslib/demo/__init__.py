@@ -1,0 +1,18 @@
+"""The embedded default: a tiny trained model of Kimi-K2's architecture and 256 conversations.
+
+`python -m hslib.demo.build` makes both again; see README.md beside this file.
+"""
+
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def model_path() -> Path:
+    """Folder of the model and its tokenizer, in the layout of a Hugging Face checkpoint."""
+    return HERE / "model"
+
+
+def dataset_path() -> Path:
+    """JSONL file of the conversations: `id`, `messages`, `input_ids`, `loss_mask` per line."""
+    return HERE / "data.jsonl"
