@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch.nn import functional as F
+from torch.nn import functional
 from transformers import AttentionInterface, DeepseekV3Config, DeepseekV3ForCausalLM
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
@@ -99,23 +99,25 @@ def dense_experts(
     gates = gates.scatter(1, top_k_index, top_k_weights.to(gates.dtype))
     wide = hidden_states @ module.gate_up_proj.flatten(0, 1).T
     gate, up = wide.unflatten(1, (module.num_experts, 2, -1)).unbind(2)  # [N, E, I] each
-    inner = F.silu(gate) * up * gates.unsqueeze(-1)
+    inner = functional.silu(gate) * up * gates.unsqueeze(-1)
     return inner.flatten(1) @ module.down_proj.transpose(1, 2).flatten(0, 1)
 
 
 def padded_attention(
-    module: torch.nn.Module,
+    _module: torch.nn.Module,
     query: torch.Tensor,  # [B, heads, T, qk width]
     key: torch.Tensor,
     value: torch.Tensor,  # [B, heads, T, v width]
-    attention_mask: torch.Tensor | None,
+    _attention_mask: torch.Tensor | None,
     scaling: float,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention; PyTorch's fast CPU kernel wants values as wide as keys."""
     width = value.shape[-1]
-    value = F.pad(value, (0, query.shape[-1] - width))
-    mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
+    value = functional.pad(value, (0, query.shape[-1] - width))
+    mixed = functional.scaled_dot_product_attention(
+        query, key, value, is_causal=True, scale=scaling
+    )
     return mixed[..., :width].transpose(1, 2).contiguous(), None
 
 
@@ -163,7 +165,7 @@ def loss_of(model: DeepseekV3ForCausalLM, batch: Batch) -> torch.Tensor:
     """Cross entropy of the next token, the answers' tokens weighted most."""
     logits = model(input_ids=batch.input_ids[:, :-1], use_cache=False).logits
     weights = OTHER_WEIGHT + (1 - OTHER_WEIGHT) * batch.loss_mask[:, 1:].flatten()
-    losses = F.cross_entropy(
+    losses = functional.cross_entropy(
         logits.flatten(0, 1), batch.input_ids[:, 1:].flatten(), reduction="none"
     )
     return (losses * weights).sum() / weights.sum()
