@@ -100,7 +100,8 @@ def dense_experts(
     wide = hidden_states @ module.gate_up_proj.flatten(0, 1).T
     gate, up = wide.unflatten(1, (module.num_experts, 2, -1)).unbind(2)  # [N, E, I] each
     inner = functional.silu(gate) * up * gates.unsqueeze(-1)
-    return inner.flatten(1) @ module.down_proj.transpose(1, 2).flatten(0, 1)
+    mixed: torch.Tensor = inner.flatten(1) @ module.down_proj.transpose(1, 2).flatten(0, 1)
+    return mixed
 
 
 def padded_attention(
@@ -174,7 +175,9 @@ def loss_of(model: DeepseekV3ForCausalLM, batch: Batch) -> torch.Tensor:
 def balance_experts(model: DeepseekV3ForCausalLM) -> None:
     """After each forward, raise the bias of experts used too little (noaux_tc)."""
 
-    def update(router: "DeepseekV3TopkRouter", _inputs: object, outputs: tuple) -> None:
+    def update(
+        router: "DeepseekV3TopkRouter", _inputs: object, outputs: tuple[torch.Tensor, ...]
+    ) -> None:
         if router.training:
             load = torch.bincount(outputs[2].flatten(), minlength=router.num_experts).float()
             router.e_score_correction_bias.add_((load.mean() - load).sign(), alpha=BALANCE_RATE)
