@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xxhash
 
-from hslib.errors import StoreError
+from hslib.errors import JobError, StoreError
 from hslib.journal import Entry, Journal, Ledger, combine, journal_name, read_journal
 from hslib.lock import Lock
 from hslib.manifest import Manifest, read_manifest, write_or_check_manifest
@@ -256,6 +256,7 @@ class StoreWriter:
         self._lock = Lock(path / f".{name}.lock", f"shard {shard_index} of {num_shards} of {path}")
         self._lock.acquire()
         try:
+            _refuse_other_splits(path, num_shards)
             self.manifest = write_or_check_manifest(path, manifest)
             self._journal = Journal(path / name)
         except BaseException:
@@ -338,6 +339,28 @@ class StoreWriter:
         )
         if source.exists():
             source.rename(quarantine / f"{source.stem}-{entry.entry}{source.suffix}")
+
+
+def _refuse_other_splits(path: Path, num_shards: int) -> None:
+    """Two jobs may write at once only if they split the rows in the same way.
+
+    Raises:
+        JobError: a job with another ``num_shards`` is at work; it might hold the same rows.
+    """
+    for file in path.glob(".journal*.lock"):
+        split = int(file.name.split("-of-")[1][:5]) if "-of-" in file.name else 1
+        if split == num_shards:
+            continue
+        try:
+            with Lock(file, f"the store {path}"):
+                continue  # its owner is gone
+        except JobError as error:
+            raise JobError(
+                f"a job with num_shards = {split} is writing to this store, this one has "
+                f"num_shards = {num_shards}: they could extract the same rows",
+                fix="wait for it, or use the same num_shards",
+                **error.fields,
+            ) from error
 
 
 def write_file(target: Path, parts: Sequence[bytes | memoryview]) -> None:

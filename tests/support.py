@@ -43,7 +43,7 @@ def write_dump(
     shape = (sample.num_tokens, len(expected.boundaries) + 1, expected.hidden_size)
     generator = torch.Generator().manual_seed(sample.index)
     states = torch.randn(shape, generator=generator).to(torch.bfloat16)
-    put_dump(root, name, sample.input_ids, states, expected.boundaries, **meta)
+    put_dump(root, name, sample.input_ids, states, **{"boundaries": expected.boundaries, **meta})
     return states
 
 

@@ -71,6 +71,7 @@ class Capture:
                 self._writer.fail(rows.name, directory, reason)
                 continue
             if rows.start == 0:
+                self._writer.expect(rows.name, directory)
                 size = self._writer.size_bytes(rows.total)
                 reason = self._writer.budget.reserve(directory, size)
                 if reason:

@@ -116,6 +116,10 @@ class Writer:
     def put(self, chunk: Chunk) -> None:
         self._queue.put(lambda: self._write(chunk))
 
+    def expect(self, name: Name, directory: str) -> None:
+        """A request begins: drop what earlier attempts at its sample left unfinished."""
+        self._queue.put(lambda: self._drop_abandoned(name, directory))
+
     def fail(self, name: Name, directory: str, reason: str) -> None:
         self._queue.put(lambda: self._fail(name, directory, reason))
 
@@ -160,20 +164,19 @@ class Writer:
 
     def _begin(self, chunk: Chunk) -> DumpFile:
         self._failed.pop(chunk.directory, None)
-        self._drop_abandoned(chunk)
+        if chunk.directory in self._open:  # prefilled again
+            self._open.pop(chunk.directory)[0].discard()
         shape = (chunk.total, self._num_states, self._hidden_size)
         return DumpFile(self.root, chunk.directory, shape)
 
-    def _drop_abandoned(self, chunk: Chunk) -> None:
-        """Drop unfinished dumps of the same sample's earlier attempts, and stale ones."""
+    def _drop_abandoned(self, new: Name, new_directory: str) -> None:
         now = time.monotonic()
         for directory, (dump, name, touched) in list(self._open.items()):
-            retried = name.sample and name.sample == chunk.name.sample
-            if directory == chunk.directory or retried or now - touched > _STALE_S:
+            retried = name.sample and name.sample == new.sample
+            if directory != new_directory and (retried or now - touched > _STALE_S):
                 del self._open[directory]
                 dump.discard()
-                if directory != chunk.directory:
-                    self.budget.release(directory)
+                self.budget.release(directory)
         for directory in [d for d, when in self._failed.items() if now - when > _STALE_S]:
             del self._failed[directory]
 
