@@ -28,7 +28,8 @@ def rows() -> list[Row]:
 
 @pytest.fixture(scope="module")
 def config() -> Row:
-    return json.loads((model_path() / "config.json").read_text())
+    values: Row = json.loads((model_path() / "config.json").read_text())
+    return values
 
 
 @pytest.fixture(scope="module")
