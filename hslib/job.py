@@ -1,6 +1,7 @@
 """A job before and after it runs: what it would do, whether it may, and how it ended."""
 
 import os
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -65,6 +66,31 @@ class Result:
     def is_whole(self) -> bool:
         """Every row asked for is in the store, but for rejected ones."""
         return self.totals.reconciles and not self.totals.failed
+
+    def require_whole(self) -> None:
+        """Raises :class:`JobError` when rows failed or have no outcome, so that papermill fails."""
+        if not self.is_whole:
+            raise JobError(
+                self.sentence(),
+                failed=dict(list(self.failed.items())[:5]),
+                fix="read the reasons; run again with retry_failed = True to try these rows again",
+            )
+
+    def metrics(self) -> dict[str, int]:
+        """The totals, for ``metrics.json`` and a table."""
+        t = self.totals
+        return {
+            "asked": t.asked,
+            "ok": t.ok,
+            "already_done": t.already_done,
+            "failed": t.failed,
+            "rejected": t.rejected,
+            "unfinished": t.unfinished,
+        }
+
+    def failures(self) -> dict[str, int]:
+        """How many rows failed for each reason (its first line)."""
+        return dict(Counter(reason.splitlines()[0][:120] for reason in self.failed.values()))
 
     def sentence(self) -> str:
         """The verdict in words."""

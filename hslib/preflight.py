@@ -86,6 +86,25 @@ def preflight(parameters: ServerParameters) -> tuple[Plan | None, list[Problem]]
     return Plan(parameters, interpreter, model, boundaries, port, budget), []
 
 
+def facts(plan: Plan | None, problems: list[Problem]) -> dict[str, str]:
+    """The plan, or the problems, for a table."""
+    if plan is None:
+        return {f"problem {n}": str(problem) for n, problem in enumerate(problems, start=1)}
+    parameters, model = plan.parameters, plan.model
+    longest = parameters.longest_sample or parameters.context_length or model.context_length
+    return {
+        "interpreter": f"SGLang {plan.interpreter.sglang_version}, "
+        f"hs_dump {plan.interpreter.plugin_version}",
+        "model": f"{model.architecture}: {model.num_layers} layers, hidden size "
+        f"{model.hidden_size}, vocabulary {model.vocab_size}",
+        "boundaries to capture": ", ".join(map(str, plan.boundaries)),
+        "bytes a token": f"{plan.state_bytes_per_token:,}",
+        "dump directory": f"yours, private, room for {parameters.concurrency} rows of "
+        f"{longest:,} tokens",
+        "port": "free",
+    }
+
+
 def require(parameters: ServerParameters) -> Plan:
     """The plan, or :class:`ServerError` with every problem in its text."""
     plan, problems = preflight(parameters)

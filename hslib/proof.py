@@ -34,6 +34,26 @@ class Proof:
     def expected(self) -> Expected:
         return Expected(self.plugin.boundaries, self.plugin.hidden_size)
 
+    def facts(self) -> dict[str, str]:
+        """What was proven, for a table; the same on every host."""
+        plugin, settings = self.plugin, self.settings
+        return {
+            "SGLang, plugin": f"{plugin.sglang_version}, hs_dump {plugin.plugin_version}",
+            "model": f"{plugin.model_class}: {plugin.num_layers} layers, hidden size "
+            f"{plugin.hidden_size}, vocabulary {plugin.vocab_size}",
+            "boundaries, as read back from the model": ", ".join(map(str, plugin.boundaries)),
+            "final": "after the last norm",
+            "dtype": plugin.dtype,
+            "prefix cache": "off" if settings.disable_radix_cache else "ON",
+            "speculative decoding": settings.speculative_algorithm or "off",
+            "cutting of long rows": "ON" if settings.allow_auto_truncate else "off",
+            "chunked prefill": f"{settings.chunked_prefill_size} tokens"
+            if (settings.chunked_prefill_size or -1) > 0
+            else "off",
+            "longest row": f"{settings.max_req_input_len:,} tokens",
+            "canary request": "dumped, validated, removed",
+        }
+
 
 def prove(
     client: ServerClient, dumps: DumpDir, *, not_before: float = 0.0, timeout_s: float = 60.0

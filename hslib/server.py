@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -326,6 +327,40 @@ def stop_group(state: ServerState) -> int:
 def _signal(process: psutil.Process, number: signal.Signals) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         process.send_signal(number)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an action came to: a sentence, and facts for a table."""
+
+    sentence: str
+    facts: dict[str, str]
+
+
+def act(
+    parameters: ServerParameters, on_progress: Callable[[str], None] = lambda _line: None
+) -> Outcome:
+    """Notebook 02's action: ``start``, ``status``, ``stop``, or ``demo`` = start, prove, stop.
+
+    Raises:
+        ServerError: see :func:`start`.
+    """
+    run_path = parameters.run_path
+    if parameters.action == "stop":
+        return Outcome(stop(run_path), {})
+    if parameters.action == "status":
+        facts = status(run_path)
+        return Outcome(f"The server of this run: {facts['server']}.", facts)
+    state = start(parameters, on_progress)
+    facts = prove(state).facts()
+    if parameters.action == "demo":
+        stop(run_path)
+        return Outcome(
+            "The server started, captured a canary request right, and was stopped again. "
+            'Run with action = "start" to keep it.',
+            facts,
+        )
+    return Outcome(f"The server captures at {state.url}; stop it with action = 'stop'.", facts)
 
 
 def status(run_path: Path) -> dict[str, str]:

@@ -94,6 +94,17 @@ class VerifyReport:
     def clean(self) -> bool:
         return not self.faults
 
+    def sentence(self) -> str:
+        """The verdict in words."""
+        how = "every byte of" if self.deep else "the size of"
+        if self.clean:
+            return f"Verified {how} {self.checked} stored samples: all are what was committed."
+        first = self.faults[0]
+        return (
+            f"Verified {how} {self.checked} stored samples: {len(self.faults)} are NOT sound; the "
+            f"first is sample {first.index} ({first.check}: {first.detail}). Run Store.repair()."
+        )
+
 
 class Store:
     """Read access to a store, whatever shards wrote it.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,8 +31,8 @@ EXPECTED = Expected(BOUNDARIES, HIDDEN)
 
 @pytest.mark.parametrize(
     "rid",
-    ["../../evil", "/etc/passwd", ".hidden", "..", "a/b", "a b", "", "x" * 201, "\u00fc", "a\n", 7, None],
-)  # fmt: skip
+    ["../../evil", "/etc", ".hidden", "..", "a/b", "a b", "", "x" * 201, "\u00fc", "a\n", 7],
+)
 def test_an_id_that_is_not_a_plain_name_is_never_a_path(rid: object) -> None:
     assert parse_rid(rid) is None
 
@@ -292,8 +293,6 @@ def test_a_full_budget_holds_the_forward_until_a_dump_is_delivered(tmp_path: Pat
     capture = make_capture(tmp_path, limit=7_000, wait_s=30)
     capture.take(*forward((request_id(first, 1), first, 0, 50)))
     received(tmp_path, first)
-    import threading
-
     threading.Timer(0.3, lambda: DumpDir(tmp_path).remove(request_id(first, 1))).start()
     started = time.monotonic()
     capture.take(*forward((request_id(second, 1), second, 0, 50)))
