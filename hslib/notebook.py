@@ -60,6 +60,7 @@ def table(facts: Mapping[str, Any], columns: Sequence[str] = ("", "")) -> "panda
     """A two-column table of facts, without an index column's numbers in the way."""
     import pandas
 
+    pandas.set_option("display.max_colwidth", 200)
     return pandas.DataFrame(
         {columns[1]: [str(value) for value in facts.values()]}, index=list(facts)
     ).rename_axis(columns[0])

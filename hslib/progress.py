@@ -170,14 +170,15 @@ class Progress:
         self._show(state)
 
 
-def log_line(state: ProgressState, request_s: float) -> str:
+def log_line(state: ProgressState, request_s: float | None) -> str:
     """One progress line; ``{x}`` of the case study's log, with failures counted."""
     eta = "?" if state.eta_s is None else f"{state.eta_s / 60:.0f}"
     index = "-" if state.last_index is None else state.last_index
+    request = "" if request_s is None else f"req_time={request_s:.2f}s, "
     return (
         f"[{index}] {state.ok} extracted ({state.stored} total), "
         f"{state.samples_per_s:.2f} samples/s, {state.tokens_per_s:.0f} tok/s, "
-        f"{state.mb_per_s:.1f} MB/s, req_time={request_s:.2f}s, ETA: {eta} min, "
+        f"{state.mb_per_s:.1f} MB/s, {request}ETA: {eta} min, "
         f"failed: {state.failed}, {state.size_bytes / 1e9:.2f} GB"
     )
 

@@ -159,6 +159,8 @@ def command(plan: Plan) -> list[str]:
             "--mem-fraction-static": "0.6",
         }
     flags = ["--disable-radix-cache", "--enable-return-aux-hidden-states"]
+    if plan.interpreter.cuda_devices == 0:
+        flags.append("--sleep-on-idle")  # an idle scheduler would keep a whole core busy
     if not plan.model.tokenizer_hash:
         flags.append("--skip-tokenizer-init")  # requests carry ids; no tokenizer is needed
     layer_ids = [str(boundary - 1) for boundary in plan.boundaries]

@@ -6,6 +6,7 @@ with the wrong width there (SGLang 0.5.23,
 """
 
 import importlib.util
+import sys
 from typing import Any
 
 _TARGET = (
@@ -16,6 +17,8 @@ _TARGET = (
 
 def register() -> None:
     """Called by SGLang in each process; does nothing where the real kernels are loaded."""
+    if "sglang.srt.managers.scheduler" not in sys.modules:
+        return  # a process without a model: resolving the target would import all of them
     spec = importlib.util.find_spec("sgl_kernel")
     if spec is None or not spec.origin or "cpu_kernels" not in spec.origin:
         return

@@ -1,0 +1,384 @@
+"""Starting, proving and stopping servers: what is in the way is said before, or at once."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from hslib import preflight, server
+from hslib.client import ServerClient
+from hslib.config import ExtractionParameters, ServerParameters
+from hslib.dump import DumpDir
+from hslib.errors import ParameterError, ServerError
+from hslib.proof import prove
+from hslib.serving import open_server
+
+
+@pytest.fixture
+def parameters(tmp_path: Path, model_of: Callable[[str], Path]) -> Callable[..., ServerParameters]:
+    def make(**values: Any) -> ServerParameters:
+        defaults = {
+            "run_dir": str(tmp_path / "run"),
+            "model_path": str(model_of("llama")),
+            "layers": "1,3,5",
+            "dump_dir": str(tmp_path / "dumps"),
+        }
+        return ServerParameters.from_values({**defaults, **values})
+
+    return make
+
+
+def problems_of(parameters: ServerParameters) -> str:
+    plan, problems = preflight.preflight(parameters)
+    assert plan is None
+    assert all(problem.cure for problem in problems)
+    return "\n".join(map(str, problems))
+
+
+# --- before anything starts ---------------------------------------------------------------
+
+
+def test_with_nothing_in_the_way_there_is_a_plan(parameters: Any) -> None:
+    plan, problems = preflight.preflight(parameters())
+    assert problems == []
+    assert plan is not None
+    assert plan.boundaries == (1, 3, 5)
+    assert plan.state_bytes_per_token == 4 * 64 * 2
+
+
+def test_a_taken_port_names_the_process_that_holds_it(parameters: Any) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        text = problems_of(parameters(port=taken.getsockname()[1]))
+    assert f"process {os.getpid()}" in text
+    assert "port = 0" in text
+
+
+def test_an_interpreter_without_sglang_is_named(parameters: Any, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
+    text = problems_of(parameters(python=str(bare / "bin/python")))
+    assert f"no sglang in {bare}/bin/python" in text
+
+
+def test_an_interpreter_that_is_not_there_is_named(parameters: Any) -> None:
+    assert "/no/such/python does not run" in problems_of(parameters(python="/no/such/python"))
+
+
+def test_a_model_folder_without_weights_is_a_problem(parameters: Any, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "no config.json" in problems_of(parameters(model_path=str(tmp_path / "empty")))
+
+
+def test_a_plugin_that_the_environment_keeps_out_is_a_problem(
+    parameters: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SGLANG_PLUGINS", "none")
+    assert "SGLANG_PLUGINS='none' keeps the hs_dump plugin out" in problems_of(parameters())
+
+
+def test_a_dump_directory_that_is_a_link_or_not_writable_is_a_problem(
+    parameters: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert "is a link" in problems_of(parameters(dump_dir=str(tmp_path / "link")))
+    assert "dump directory" in problems_of(parameters(dump_dir="/proc/nothing"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_dump_directory_of_another_user_is_a_problem(parameters: Any, tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    os.chown(tmp_path / "theirs", 12345, -1)
+    text = problems_of(parameters(dump_dir=str(tmp_path / "theirs")))
+    assert "belongs to user 12345" in text
+
+
+def test_a_dump_directory_too_small_for_the_longest_rows_is_a_problem(parameters: Any) -> None:
+    text = problems_of(parameters(dump_budget_gb=0.001, concurrency=8))
+    assert "8 samples of 2048 tokens" in text
+    preflight.require(parameters(dump_budget_gb=0.001, concurrency=8, longest_sample=100))
+
+
+def test_a_key_on_the_command_line_is_a_problem(parameters: Any) -> None:
+    assert "extra_args" in problems_of(parameters(extra_args=["--api-key=x"]))
+
+
+def test_all_problems_are_told_at_once(parameters: Any, tmp_path: Path) -> None:
+    with pytest.raises(ServerError) as caught:
+        server.start(parameters(model_path=str(tmp_path / "no"), dump_dir="/proc/nothing"))
+    assert "no is not there" in str(caught.value)
+    assert "dump directory" in str(caught.value)
+
+
+def test_the_command_fixes_what_capture_depends_on(parameters: Any) -> None:
+    plan = preflight.require(parameters(context_length=8192, extra_args=["--seed", "1"]))
+    command = " ".join(server.command(plan))
+    assert "--disable-radix-cache" in command
+    assert "--enable-return-aux-hidden-states" in command
+    assert command.endswith("--seed 1")
+    environment = server.environment(plan)
+    assert environment["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] == "1"
+    assert environment["SGLANG_HS_DUMP_BOUNDARIES"] == "1,3,5"
+
+
+# --- processes that are not SGLang --------------------------------------------------------
+
+
+def fake_state(process: subprocess.Popen[bytes], started: float) -> server.ServerState:
+    return server.ServerState(
+        url="http://127.0.0.1:1",
+        pid=process.pid,
+        process_started_at=started,
+        launched_at=0,
+        model_path="m",
+        boundaries=(1,),
+        dump_dir="d",
+        log="l",
+        budget_bytes=1,
+    )
+
+
+CHILD = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)']); print('up', flush=True); time.sleep(300)"  # noqa: E501
+
+
+@pytest.fixture
+def family() -> Any:
+    """A process in a group of its own, with a child."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHILD], start_new_session=True, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    yield process
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_stopping_ends_the_whole_group_even_when_its_leader_is_dead(family: Any) -> None:
+    state = fake_state(family, psutil.Process(family.pid).create_time())
+    assert len(server.group(state)) == 2
+    family.kill()
+    family.wait()
+    assert not server.is_alive(state)
+    assert len(server.group(state)) == 1, "the child outlives its parent"
+    assert server.stop_group(state) == 1
+    assert server.group(state) == []
+
+
+def test_a_process_that_got_the_pid_later_is_never_signalled(family: Any) -> None:
+    """The recorded process started earlier: another one has its number now."""
+    state = fake_state(family, psutil.Process(family.pid).create_time() + 3600)
+    assert not server.is_alive(state)
+    assert server.stop_group(state) == 0
+    assert family.poll() is None
+
+
+def test_a_run_without_a_server_says_so(tmp_path: Path) -> None:
+    assert server.stop(tmp_path) == "this run has no server"
+    assert server.status(tmp_path) == {"server": "none in this run"}
+
+
+# --- real servers -------------------------------------------------------------------------
+
+
+def left_behind(parameters: ServerParameters) -> list[psutil.Process]:
+    marker = str(parameters.dump_path)
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("SGLANG_HS_DUMP_DIR") == marker:
+                found.append(process)
+        except (psutil.AccessDenied, psutil.NoSuchProcess):
+            continue
+    return found
+
+
+def test_a_server_that_dies_while_loading_is_told_with_its_last_lines(
+    parameters: Any, tmp_path: Path, model_of: Callable[[str], Path]
+) -> None:
+    import shutil
+
+    broken = tmp_path / "broken"
+    shutil.copytree(model_of("llama"), broken)
+    weights = broken / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size // 2)
+    wanted = parameters(model_path=str(broken))
+    with pytest.raises(ServerError, match="died while starting") as caught:
+        server.start(wanted)
+    assert "safetensors" in str(caught.value).lower()
+    assert left_behind(wanted) == []
+    assert not server.state_path(wanted.run_path).exists()
+
+
+def test_a_model_that_cannot_capture_is_refused_at_start_with_its_class(
+    parameters: Any, tmp_path: Path
+) -> None:
+    import transformers
+
+    config = transformers.GPT2Config(n_layer=6, n_embd=64, n_head=4, vocab_size=512)
+    config.num_hidden_layers, config.hidden_size = 6, 64
+    transformers.GPT2LMHeadModel(config).to(dtype=__import__("torch").bfloat16).save_pretrained(
+        tmp_path / "gpt2"
+    )
+    _add_names(tmp_path / "gpt2/config.json")
+    wanted = parameters(model_path=str(tmp_path / "gpt2"))
+    with pytest.raises(ServerError, match="GPT2LMHeadModel"):
+        server.start(wanted)
+    assert left_behind(wanted) == []
+
+
+def _add_names(path: Path) -> None:
+    import json
+
+    config = json.loads(path.read_text())
+    config.update(num_hidden_layers=6, hidden_size=64, max_position_embeddings=1024)
+    path.write_text(json.dumps(config))
+
+
+@pytest.fixture(scope="module")
+def unfit_server(tmp_path_factory: pytest.TempPathFactory, model_of: Callable[[str], Path]) -> Any:
+    """A server with the prefix cache on, started by hand with the plugin in it."""
+    run_dir, dumps = tmp_path_factory.mktemp("run"), tmp_path_factory.mktemp("dumps")
+    wanted = ServerParameters.from_values(
+        {
+            "run_dir": str(run_dir),
+            "model_path": str(model_of("llama")),
+            "layers": "1,3,5",
+            "dump_dir": str(dumps),
+            "api_key_env": "HSLIB_TEST_KEY",
+        }
+    )
+    os.environ["HSLIB_TEST_KEY"] = "the-secret-key"
+    plan = preflight.require(wanted)
+    command = [part for part in server.command(plan) if part != "--disable-radix-cache"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server, "command", lambda _plan: command)
+        state = server.launch(plan)
+    try:
+        server.wait_ready(state, 300)
+        yield state
+    finally:
+        server.stop_group(state)
+        del os.environ["HSLIB_TEST_KEY"]
+
+
+def test_a_prefix_cache_that_is_on_is_refused_with_the_flag_that_cures_it(
+    unfit_server: server.ServerState,
+) -> None:
+    with pytest.raises(ServerError, match="--disable-radix-cache"):
+        server.prove(unfit_server)
+
+
+def test_a_prefix_cache_hit_makes_an_error_and_never_a_short_dump(
+    unfit_server: server.ServerState,
+) -> None:
+    from support import random_sample
+
+    from hslib.dump import request_id
+    from hslib.errors import DumpError, RequestError
+
+    sample = random_sample(0, 100)
+    with server.client_of(unfit_server) as client:
+        client.prefill([sample.input_ids], [request_id(sample, 1)])
+        with pytest.raises(RequestError, match="did not prefill all tokens"):
+            client.prefill([sample.input_ids], [request_id(sample, 2)])
+    with pytest.raises(DumpError, match="prefix-cache hit"):
+        DumpDir(unfit_server.dump_dir).wait(request_id(sample, 2), 10)
+
+
+def test_the_api_key_is_needed_and_written_nowhere(unfit_server: server.ServerState) -> None:
+    with (
+        pytest.raises(ServerError, match="refuses the API key"),
+        ServerClient(unfit_server.url) as client,
+    ):
+        client.settings()
+    run_path = Path(unfit_server.log).parent
+    files = [*run_path.rglob("*"), *Path(unfit_server.dump_dir).rglob("*")]
+    for file in files:
+        assert not file.is_file() or b"the-secret-key" not in file.read_bytes(), file
+    for process in server.group(unfit_server):
+        assert "the-secret-key" not in " ".join(process.cmdline())
+
+
+@pytest.fixture(scope="module")
+def plain_server(tmp_path_factory: pytest.TempPathFactory, model_of: Callable[[str], Path]) -> Any:
+    """A server whose plugin is kept out: it answers 200 and dumps nothing."""
+    run_dir, dumps = tmp_path_factory.mktemp("run"), tmp_path_factory.mktemp("dumps")
+    values = {"model_path": str(model_of("llama")), "layers": "1,3,5"}
+    wanted = ServerParameters.from_values(
+        {**values, "run_dir": str(run_dir), "dump_dir": str(dumps)}
+    )
+    plan = preflight.require(wanted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SGLANG_PLUGINS", "none")
+        state = server.launch(plan)
+    try:
+        server.wait_ready(state, 300)
+        yield state, values
+    finally:
+        server.stop_group(state)
+
+
+def test_a_server_without_the_plugin_answers_200_and_is_refused_all_the_same(
+    plain_server: Any,
+) -> None:
+    state, values = plain_server
+    body = {"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 0}}
+    assert httpx.post(f"{state.url}/generate", json=body).status_code == 200
+    job = ExtractionParameters.from_values(
+        {**values, "server_url": state.url, "dump_dir": state.dump_dir}
+    )
+    started = time.monotonic()
+    with pytest.raises(ServerError, match=r"no plugin\.json[\s\S]*SGLANG_PLUGINS"):
+        open_server(job)
+    assert time.monotonic() - started < 10
+
+
+def test_a_leftover_plugin_json_does_not_prove_a_server(
+    plain_server: Any, llama_server: server.ServerState, tmp_path: Path
+) -> None:
+    state, _ = plain_server
+    leftover = (Path(llama_server.dump_dir) / "plugin.json").read_text()
+    (tmp_path / "plugin.json").write_text(leftover)
+    with server.client_of(state) as client:
+        with pytest.raises(ServerError, match="earlier server"):
+            prove(client, DumpDir(tmp_path), not_before=time.time())
+        with pytest.raises(ServerError, match="canary request was not dumped"):
+            prove(client, DumpDir(tmp_path), timeout_s=1.0)
+
+
+def test_a_second_server_for_a_run_is_refused(llama_server: server.ServerState) -> None:
+    run_dir = str(Path(llama_server.log).parent)
+    with pytest.raises(ServerError, match="has a server already"):
+        server.start(ServerParameters(run_dir=run_dir))
+
+
+def test_status_tells_how_the_server_stands(llama_server: server.ServerState) -> None:
+    facts = server.status(Path(llama_server.log).parent)
+    assert (facts["server"], facts["answers"]) == ("running", "yes")
+    assert facts["boundaries"] == "1, 3, 5"
+
+
+def test_a_server_that_is_not_there_is_said_at_once() -> None:
+    started = time.monotonic()
+    with pytest.raises(ServerError, match="no server answers"):
+        open_server(ExtractionParameters(server_url="http://127.0.0.1:9"))
+    assert time.monotonic() - started < 10
+
+
+def test_a_key_that_is_named_and_not_set_is_said_before_any_start(parameters: Any) -> None:
+    with pytest.raises(ParameterError, match="NO_SUCH_KEY"):
+        _ = parameters(api_key_env="NO_SUCH_KEY").api_key
+    assert "NO_SUCH_KEY" in problems_of(parameters(api_key_env="NO_SUCH_KEY"))
