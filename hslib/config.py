@@ -27,7 +27,8 @@ class Parameters(pydantic.BaseModel):
 
     @property
     def run_path(self) -> Path:
-        return Path(self.run_dir).absolute()
+        """``run_dir``, absolute; below ``$HSLIB_RUNS_ROOT`` when that is set, else as usual."""
+        return Path(os.environ.get("HSLIB_RUNS_ROOT", ""), self.run_dir).absolute()
 
     @classmethod
     def from_values(cls, values: dict[str, Any]) -> Self:

@@ -27,7 +27,7 @@ from hslib.preflight import Plan, require
 
 _PATCHES = Path(__file__).parent.parent / "patches"
 _CPU_TOTAL_TOKENS = 65536  # KV pool on a CPU; SGLang's default would take most of the memory
-_STOP_TIMEOUT_S = 15.0
+_STOP_TIMEOUT_S = 5.0  # a server that only prefills has nothing to save
 
 
 class ServerState(pydantic.BaseModel):

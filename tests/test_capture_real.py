@@ -1,6 +1,7 @@
 """The plugin in a real SGLang server, against transformers, family by family."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,21 +36,32 @@ class Served(NamedTuple):
         return [self.dumps.load(rid) for rid in rids]
 
 
+@pytest.fixture(scope="module")
+def servers(
+    llama_server: server.ServerState,
+    model_of: Callable[[str], Path],
+    start_server: Callable[..., server.ServerState],
+) -> Iterator[dict[str, server.ServerState]]:
+    """All families, started side by side: most of a start runs on one core."""
+    others = [family for family in tiny_models.FAMILIES if family != "llama"]
+    models = [model_of(family) for family in others]
+    with ThreadPoolExecutor() as pool:
+        states = pool.map(lambda m: start_server(m, chunked_prefill_size=CHUNK), models)
+        started = dict(zip(others, states, strict=True))
+    yield {"llama": llama_server, **started}
+    for state in started.values():
+        server.stop_group(state)
+
+
 @pytest.fixture(scope="module", params=tiny_models.FAMILIES)
 def served(
     request: pytest.FixtureRequest,
+    servers: dict[str, server.ServerState],
     model_of: Callable[[str], Path],
-    start_server: Callable[..., server.ServerState],
 ) -> Iterator[Served]:
-    model = model_of(request.param)
-    if request.param == "llama":
-        state = request.getfixturevalue("llama_server")
-    else:
-        state = start_server(model, chunked_prefill_size=CHUNK)
+    state = servers[request.param]
     with server.client_of(state) as client:
-        yield Served(model, client, DumpDir(state.dump_dir))
-    if request.param != "llama":
-        server.stop_group(state)
+        yield Served(model_of(request.param), client, DumpDir(state.dump_dir))
 
 
 def assert_is_reference(model: Path, sample: Sample, dump: Dump) -> None:

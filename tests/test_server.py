@@ -1,25 +1,31 @@
 """Starting, proving and stopping servers: what is in the way is said before, or at once."""
 
 import contextlib
+import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import psutil
 import pytest
+import torch
+import transformers
+from support import random_sample
 
 from hslib import preflight, server
 from hslib.client import ServerClient
 from hslib.config import ExtractionParameters, ServerParameters
-from hslib.dump import DumpDir
-from hslib.errors import ParameterError, ServerError
+from hslib.dump import DumpDir, request_id
+from hslib.errors import DumpError, ParameterError, RequestError, ServerError
 from hslib.proof import prove
 from hslib.serving import open_server
 
@@ -193,6 +199,77 @@ def test_a_run_without_a_server_says_so(tmp_path: Path) -> None:
 # --- real servers -------------------------------------------------------------------------
 
 
+class Starts(NamedTuple):
+    """Four servers started side by side: two that must not come up, two that must not do."""
+
+    broken: tuple[ServerParameters, Future[server.ServerState]]
+    incapable: tuple[ServerParameters, Future[server.ServerState]]
+    cached: server.ServerState
+    plain: server.ServerState
+
+
+@pytest.fixture(scope="module")
+def starts(
+    tmp_path_factory: pytest.TempPathFactory, model_of: Callable[[str], Path]
+) -> Iterator[Starts]:
+    llama = model_of("llama")
+    root = tmp_path_factory.mktemp("starts")
+
+    def wanted(name: str, model: Path, **values: Any) -> ServerParameters:
+        places = {"run_dir": str(root / name), "dump_dir": str(root / f"{name}-dumps")}
+        return ServerParameters(model_path=str(model), layers="1,3,5", **places, **values)
+
+    broken = wanted("broken", cut_weights(llama, root / "broken-model"))
+    incapable = wanted("incapable", build_gpt2(root / "gpt2"))
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor() as pool:
+        patch.setenv("HSLIB_TEST_KEY", "the-secret-key")
+        # these two change what the others would read, so they go first
+        cached = launch_with_cache(wanted("cached", llama, api_key_env="HSLIB_TEST_KEY"))
+        plain = launch_without_plugin(wanted("plain", llama))
+        futures = [pool.submit(server.start, p) for p in (broken, incapable)]
+        try:
+            for state in (cached, plain):
+                server.wait_ready(state, 300)
+            yield Starts((broken, futures[0]), (incapable, futures[1]), cached, plain)
+        finally:
+            server.stop_group(cached)
+            server.stop_group(plain)
+
+
+def cut_weights(model: Path, folder: Path) -> Path:
+    shutil.copytree(model, folder)
+    weights = folder / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size // 2)
+    return folder
+
+
+def build_gpt2(folder: Path) -> Path:
+    """A family for which SGLang has no aux capture."""
+    config = transformers.GPT2Config(n_layer=6, n_embd=64, n_head=4, vocab_size=512)
+    transformers.GPT2LMHeadModel(config).to(dtype=torch.bfloat16).save_pretrained(folder)
+    path = folder / "config.json"
+    names = {"num_hidden_layers": 6, "hidden_size": 64, "max_position_embeddings": 1024}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **names}))
+    return folder
+
+
+def launch_with_cache(parameters: ServerParameters) -> server.ServerState:
+    """With the plugin in it, and SGLang's prefix cache left on."""
+    plan = preflight.require(parameters)
+    command = [part for part in server.command(plan) if part != "--disable-radix-cache"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server, "command", lambda _plan: command)
+        return server.launch(plan)
+
+
+def launch_without_plugin(parameters: ServerParameters) -> server.ServerState:
+    """SGLang answers 200 and dumps nothing."""
+    plan = preflight.require(parameters)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SGLANG_PLUGINS", "none")
+        return server.launch(plan)
+
+
 def left_behind(parameters: ServerParameters) -> list[psutil.Process]:
     marker = str(parameters.dump_path)
     found = []
@@ -205,140 +282,75 @@ def left_behind(parameters: ServerParameters) -> list[psutil.Process]:
     return found
 
 
-def test_a_server_that_dies_while_loading_is_told_with_its_last_lines(
-    parameters: Any, tmp_path: Path, model_of: Callable[[str], Path]
-) -> None:
-    import shutil
-
-    broken = tmp_path / "broken"
-    shutil.copytree(model_of("llama"), broken)
-    weights = broken / "model.safetensors"
-    os.truncate(weights, weights.stat().st_size // 2)
-    wanted = parameters(model_path=str(broken))
+def test_a_server_that_dies_while_loading_is_told_with_its_last_lines(starts: Starts) -> None:
+    parameters, future = starts.broken
     with pytest.raises(ServerError, match="died while starting") as caught:
-        server.start(wanted)
+        future.result(300)
     assert "safetensors" in str(caught.value).lower()
-    assert left_behind(wanted) == []
-    assert not server.state_path(wanted.run_path).exists()
+    assert left_behind(parameters) == []
+    assert not server.state_path(parameters.run_path).exists()
 
 
-def test_a_model_that_cannot_capture_is_refused_at_start_with_its_class(
-    parameters: Any, tmp_path: Path
-) -> None:
-    import transformers
-
-    config = transformers.GPT2Config(n_layer=6, n_embd=64, n_head=4, vocab_size=512)
-    config.num_hidden_layers, config.hidden_size = 6, 64
-    transformers.GPT2LMHeadModel(config).to(dtype=__import__("torch").bfloat16).save_pretrained(
-        tmp_path / "gpt2"
-    )
-    _add_names(tmp_path / "gpt2/config.json")
-    wanted = parameters(model_path=str(tmp_path / "gpt2"))
+def test_a_model_that_cannot_capture_is_refused_at_start_with_its_class(starts: Starts) -> None:
+    parameters, future = starts.incapable
     with pytest.raises(ServerError, match="GPT2LMHeadModel"):
-        server.start(wanted)
-    assert left_behind(wanted) == []
-
-
-def _add_names(path: Path) -> None:
-    import json
-
-    config = json.loads(path.read_text())
-    config.update(num_hidden_layers=6, hidden_size=64, max_position_embeddings=1024)
-    path.write_text(json.dumps(config))
+        future.result(300)
+    assert left_behind(parameters) == []
 
 
 @pytest.fixture(scope="module")
-def unfit_server(tmp_path_factory: pytest.TempPathFactory, model_of: Callable[[str], Path]) -> Any:
-    """A server with the prefix cache on, started by hand with the plugin in it."""
-    run_dir, dumps = tmp_path_factory.mktemp("run"), tmp_path_factory.mktemp("dumps")
-    wanted = ServerParameters.from_values(
-        {
-            "run_dir": str(run_dir),
-            "model_path": str(model_of("llama")),
-            "layers": "1,3,5",
-            "dump_dir": str(dumps),
-            "api_key_env": "HSLIB_TEST_KEY",
-        }
-    )
-    os.environ["HSLIB_TEST_KEY"] = "the-secret-key"
-    plan = preflight.require(wanted)
-    command = [part for part in server.command(plan) if part != "--disable-radix-cache"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server, "command", lambda _plan: command)
-        state = server.launch(plan)
-    try:
-        server.wait_ready(state, 300)
-        yield state
-    finally:
-        server.stop_group(state)
-        del os.environ["HSLIB_TEST_KEY"]
+def cached_server(starts: Starts) -> server.ServerState:
+    return starts.cached
 
 
 def test_a_prefix_cache_that_is_on_is_refused_with_the_flag_that_cures_it(
-    unfit_server: server.ServerState,
+    cached_server: server.ServerState,
 ) -> None:
     with pytest.raises(ServerError, match="--disable-radix-cache"):
-        server.prove(unfit_server)
+        server.prove(cached_server)
 
 
 def test_a_prefix_cache_hit_makes_an_error_and_never_a_short_dump(
-    unfit_server: server.ServerState,
+    cached_server: server.ServerState,
 ) -> None:
-    from support import random_sample
-
-    from hslib.dump import request_id
-    from hslib.errors import DumpError, RequestError
-
     sample = random_sample(0, 100)
-    with server.client_of(unfit_server) as client:
+    with server.client_of(cached_server) as client:
         client.prefill([sample.input_ids], [request_id(sample, 1)])
         with pytest.raises(RequestError, match="did not prefill all tokens"):
             client.prefill([sample.input_ids], [request_id(sample, 2)])
     with pytest.raises(DumpError, match="prefix-cache hit"):
-        DumpDir(unfit_server.dump_dir).wait(request_id(sample, 2), 10)
+        DumpDir(cached_server.dump_dir).wait(request_id(sample, 2), 10)
 
 
-def test_the_api_key_is_needed_and_written_nowhere(unfit_server: server.ServerState) -> None:
+def test_the_api_key_is_needed_and_written_nowhere(cached_server: server.ServerState) -> None:
     with (
         pytest.raises(ServerError, match="refuses the API key"),
-        ServerClient(unfit_server.url) as client,
+        ServerClient(cached_server.url) as client,
     ):
         client.settings()
-    run_path = Path(unfit_server.log).parent
-    files = [*run_path.rglob("*"), *Path(unfit_server.dump_dir).rglob("*")]
+    run_path = Path(cached_server.log).parent
+    files = [*run_path.rglob("*"), *Path(cached_server.dump_dir).rglob("*")]
     for file in files:
         assert not file.is_file() or b"the-secret-key" not in file.read_bytes(), file
-    for process in server.group(unfit_server):
+    for process in server.group(cached_server):
         assert "the-secret-key" not in " ".join(process.cmdline())
 
 
 @pytest.fixture(scope="module")
-def plain_server(tmp_path_factory: pytest.TempPathFactory, model_of: Callable[[str], Path]) -> Any:
-    """A server whose plugin is kept out: it answers 200 and dumps nothing."""
-    run_dir, dumps = tmp_path_factory.mktemp("run"), tmp_path_factory.mktemp("dumps")
-    values = {"model_path": str(model_of("llama")), "layers": "1,3,5"}
-    wanted = ServerParameters.from_values(
-        {**values, "run_dir": str(run_dir), "dump_dir": str(dumps)}
-    )
-    plan = preflight.require(wanted)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SGLANG_PLUGINS", "none")
-        state = server.launch(plan)
-    try:
-        server.wait_ready(state, 300)
-        yield state, values
-    finally:
-        server.stop_group(state)
+def plain_server(starts: Starts) -> server.ServerState:
+    return starts.plain
 
 
 def test_a_server_without_the_plugin_answers_200_and_is_refused_all_the_same(
-    plain_server: Any,
+    plain_server: server.ServerState,
 ) -> None:
-    state, values = plain_server
     body = {"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 0}}
-    assert httpx.post(f"{state.url}/generate", json=body).status_code == 200
-    job = ExtractionParameters.from_values(
-        {**values, "server_url": state.url, "dump_dir": state.dump_dir}
+    assert httpx.post(f"{plain_server.url}/generate", json=body).status_code == 200
+    job = ExtractionParameters(
+        server_url=plain_server.url,
+        dump_dir=plain_server.dump_dir,
+        model_path=plain_server.model_path,
+        layers="1,3,5",
     )
     started = time.monotonic()
     with pytest.raises(ServerError, match=r"no plugin\.json[\s\S]*SGLANG_PLUGINS"):
@@ -347,12 +359,11 @@ def test_a_server_without_the_plugin_answers_200_and_is_refused_all_the_same(
 
 
 def test_a_leftover_plugin_json_does_not_prove_a_server(
-    plain_server: Any, llama_server: server.ServerState, tmp_path: Path
+    plain_server: server.ServerState, llama_server: server.ServerState, tmp_path: Path
 ) -> None:
-    state, _ = plain_server
     leftover = (Path(llama_server.dump_dir) / "plugin.json").read_text()
     (tmp_path / "plugin.json").write_text(leftover)
-    with server.client_of(state) as client:
+    with server.client_of(plain_server) as client:
         with pytest.raises(ServerError, match="earlier server"):
             prove(client, DumpDir(tmp_path), not_before=time.time())
         with pytest.raises(ServerError, match="canary request was not dumped"):

@@ -1,0 +1,135 @@
+"""Check the plugin's device-to-host path on a machine with a CUDA GPU: torch alone, no SGLang.
+
+    python tests/gpu/check_copy_path.py
+
+What a forward pass does, on a stream of its own: compute states, hand them to the plugin,
+and at once overwrite the device buffers with the next forward's. Every dump must hold the
+states of its own forward, bit by bit. Prints one line a check and the copy rates; exit code
+0 only if all are right. The negative control copies without waiting and must be seen to fail
+or be reported as not shown.
+"""
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "patches" / "hs_dump"))
+
+from hs_dump.capture import Capture, to_host
+from hs_dump.dump_file import header_bytes
+from hs_dump.writer import Budget, Writer
+
+HIDDEN, STATES, TOKENS, FORWARDS = 7168, 4, 1024, 24
+
+
+def fill(buffer: torch.Tensor, number: int) -> None:
+    """States of forward ``number``, in place, by work that keeps the stream busy."""
+    busy = torch.ones(2048, 2048, device=buffer.device)
+    for _ in range(8):
+        busy = busy @ busy * 1e-3
+    buffer.copy_(torch.arange(buffer.numel(), device=buffer.device).view_as(buffer) % 199 + number)
+
+
+def check_dumps(root: Path) -> bool:
+    """Forwards back to back into the same device buffers, each dumped."""
+    writer = Writer(root, STATES, HIDDEN, Budget(root, 8 << 30, 60.0), {"boundaries": [1, 2, 3]})
+    capture = Capture(writer, HIDDEN, (1, 2, 3), dump_all=False)
+    stream = torch.cuda.Stream()
+    aux = torch.empty(TOKENS, (STATES - 1) * HIDDEN, dtype=torch.bfloat16, device="cuda")
+    final = torch.empty(TOKENS, HIDDEN, dtype=torch.bfloat16, device="cuda")
+    ids = torch.empty(TOKENS, dtype=torch.int64, device="cuda")
+    names = [f"hs-{i}-{TOKENS}-{i:016x}-1" for i in range(FORWARDS)]
+    started = time.perf_counter()
+    with torch.cuda.stream(stream):
+        for number, name in enumerate(names):
+            fill(aux, number)
+            fill(final, number + 1)
+            ids.fill_(number)
+            batch = SimpleNamespace(
+                rids=[name],
+                forward_mode=SimpleNamespace(name="EXTEND"),
+                extend_prefix_lens_cpu=[0],
+                extend_seq_lens_cpu=[TOKENS],
+                hs_dump_totals=[TOKENS],
+                input_ids=ids,
+            )
+            capture.take(batch, SimpleNamespace(hidden_states=aux, last_hidden_states=final))
+    enqueued = time.perf_counter() - started
+    wrong = [n for n, name in enumerate(names) if not is_right(root, name, n)]
+    took = time.perf_counter() - started
+    size = FORWARDS * TOKENS * STATES * HIDDEN * 2
+    print(f"  {FORWARDS} forwards enqueued in {enqueued:.2f} s, all dumped after {took:.2f} s")
+    print(f"  {size / 1e9:.2f} GB: {size / took / 1e9:.2f} GB/s from device to verified file")
+    print(f"  wrong dumps: {wrong or 'none'}")
+    return not wrong
+
+
+def is_right(root: Path, name: str, number: int) -> bool:
+    path = root / name
+    deadline = time.monotonic() + 60
+    while not (path / "done").exists():
+        if time.monotonic() > deadline or (path / "error.json").exists():
+            return False
+        time.sleep(0.002)
+    offset = len(header_bytes(TOKENS, STATES, HIDDEN))
+    data = (path / "hidden_states.safetensors").read_bytes()
+    count = TOKENS * STATES * HIDDEN
+    states = torch.frombuffer(bytearray(data), dtype=torch.bfloat16, offset=offset, count=count)
+    states = states.view(TOKENS, STATES, HIDDEN)
+    aux, final = torch.empty(TOKENS, 3 * HIDDEN), torch.empty(TOKENS, HIDDEN)
+    fill(aux, number)
+    fill(final, number + 1)
+    return torch.equal(states[:, :-1].reshape(TOKENS, -1), aux.bfloat16()) and torch.equal(
+        states[:, -1], final.bfloat16()
+    )
+
+
+def check_asynchrony() -> bool:
+    """The hand-over must return while the device still works, into pinned memory."""
+    source = torch.empty(8192, 3 * HIDDEN, dtype=torch.bfloat16, device="cuda")
+    torch.cuda.synchronize()
+    fill(source, 0)
+    started = time.perf_counter()
+    (copy,), wait = to_host((source,))
+    handed_over = time.perf_counter() - started
+    wait()
+    took = time.perf_counter() - started
+    size = copy.numel() * 2
+    print(f"  handed over in {handed_over * 1e3:.2f} ms, copied after {took * 1e3:.2f} ms")
+    print(f"  pinned: {copy.is_pinned()}; {size / took / 1e9:.1f} GB/s with the kernel before it")
+    return copy.is_pinned() and torch.equal(copy, source.cpu())
+
+
+def show_that_waiting_matters() -> None:
+    """Negative control: what is read before ``wait`` can be unfinished."""
+    source = torch.empty(8192, 3 * HIDDEN, dtype=torch.bfloat16, device="cuda")
+    fill(source, 5)
+    (copy,), wait = to_host((source,))
+    early = copy.clone()
+    wait()
+    seen = not torch.equal(early, copy)
+    print(f"  reading early gave unfinished states: {'yes' if seen else 'not shown this time'}")
+
+
+def main() -> int:
+    if not torch.cuda.is_available():
+        print("no CUDA device here: nothing was checked")
+        return 2
+    print(torch.cuda.get_device_name(), "torch", torch.__version__)
+    print("asynchronous copy into pinned memory")
+    good = check_asynchrony()
+    print("negative control")
+    show_that_waiting_matters()
+    print("dumps of forwards that reuse their device buffers at once")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as root:
+        good = check_dumps(Path(root)) and good
+    print("all right" if good else "WRONG")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
