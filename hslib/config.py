@@ -111,7 +111,8 @@ class ExtractionParameters(Parameters):
     ``max_attempts``: tries a sample. ``max_zero_mask_share``: the job refuses when more of the
     rows than this train nothing. ``on_changed_rows``: rows whose ids or mask differ from what
     was stored stop the job, or are extracted again. ``samples_per_request``: short rows share
-    a request up to this many, or ``tokens_per_request`` tokens.
+    a request up to this many, or ``tokens_per_request`` tokens. ``server_wait_s``: how long a
+    server that went away may take to come back.
     """
 
     dataset_path: str = ""
@@ -134,6 +135,8 @@ class ExtractionParameters(Parameters):
     on_changed_rows: Literal["refuse", "redo"] = "refuse"
     samples_per_request: int = Field(8, ge=1)
     tokens_per_request: int = Field(2048, ge=1)
+    max_failures_in_a_row: int = Field(20, ge=1)
+    server_wait_s: float = Field(600.0, ge=0)
     request_timeout_s: float = Field(600.0, gt=0)
     dump_timeout_s: float = Field(60.0, gt=0)
     api_key_env: str = ""

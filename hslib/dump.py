@@ -70,6 +70,12 @@ class PluginInfo(pydantic.BaseModel, frozen=True):
     replicas: int = 1
     checked_with_this_sglang: bool = True
 
+    def identity(self) -> dict[str, Any]:
+        """What must not change while a job runs."""
+        names = ("model_path", "model_class", "num_layers", "hidden_size", "vocab_size")
+        more = ("dtype", "boundaries", "dump_all", "sglang_version", "plugin_version")
+        return {name: getattr(self, name) for name in (*names, *more)}
+
 
 @dataclass(frozen=True, eq=False)
 class Dump:

@@ -29,7 +29,7 @@ _BUDGET_SHARE = 0.8  # of what the dump directory has free; the rest is small fi
 Verdict = Literal["retry", "fail", "wait", "stop"]
 
 
-def verdict(error: Exception) -> Verdict:
+def verdict(error: BaseException) -> Verdict:
     """What an error of one try means. Pure.
 
     ``wait``: the server is away, which is no fault of the sample. ``stop``: no sample can
@@ -59,6 +59,8 @@ class Extraction:
         self._feed = Feed(job, min(free, server_budget))
         self._fatal: BaseException | None = None
         self._aborted = threading.Event()
+        self._asking = threading.Lock()
+        self._in_a_row = 0  # failed samples since the last stored one
         count = 1 if parameters.scan_scope == "directory" else parameters.concurrency
         self._threads = [
             threading.Thread(target=self._work, name=f"hslib-worker-{i}", daemon=True)
@@ -107,40 +109,64 @@ class Extraction:
         errors = self._try(group, attempt=1)
         for sample in group:
             if sample.index in errors:
-                self._try_again(sample, errors[sample.index])
+                error = errors[sample.index]
+                # a refusal of several samples does not say which of them is meant
+                refused_together = len(group) > 1 and verdict(error) == "fail"
+                self._try_again(sample, None if refused_together else error)
 
-    def _try_again(self, sample: Sample, error: Exception) -> None:
-        """Retry one sample with growing pauses; record it as failed when nothing helps."""
-        attempts = 1
+    def _try_again(self, sample: Sample, found: Exception | None) -> None:
+        """Retry one sample with growing pauses; record it as failed when nothing helps.
+
+        Args:
+            found: the error of its first try; None to try alone before judging.
+        """
+        tries = 1
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(self._parameters.max_attempts),
             wait=tenacity.wait_exponential_jitter(initial=0.2, max=10.0),
+            retry=tenacity.retry_if_exception(lambda e: verdict(e) in ("retry", "wait")),
             reraise=True,
         )
         try:
             for attempt in retrying:
                 with attempt:
-                    number = attempt.retry_state.attempt_number
-                    attempts = number
-                    found = {sample.index: error} if number == 1 else self._try([sample], number)
-                    if sample.index in found:
-                        self._judge(sample, found[sample.index], number)
-        except (RequestError, DumpError, _HopelessError) as last:
-            cause = last.__cause__ if isinstance(last, _HopelessError) else last
-            self._record_failure(sample, cause or last, attempts)
+                    while found is None or verdict(found) == "wait":
+                        if found is not None:
+                            self._await_server(found)
+                        tries += 1
+                        found = self._try([sample], tries).get(sample.index)
+                        if found is None:
+                            return
+                    self._progress.log.warning("[%d] try %d: %s", sample.index, tries, found)
+                    error, found = found, None
+                    raise error
+        except (RequestError, DumpError) as last:
+            self._record_failure(sample, last, tries)
 
-    def _judge(self, sample: Sample, error: Exception, attempt: int) -> None:
-        """Raise what tenacity should do: the error to retry, something final, or a stop."""
-        meaning = verdict(error)
-        self._progress.log.warning("[%d] try %d: %s", sample.index, attempt, error)
-        if meaning == "fail":
-            raise _HopelessError from error
-        if meaning == "wait" and not self._client.is_up():
-            raise JobError(
-                f"the server went away while sample {sample.index} was in flight: {error}",
-                fix="see its log, start it again, and run the job again to resume",
-            ) from error
-        raise error
+    def _await_server(self, error: Exception) -> None:
+        """Return when a server that went away is back and is still the same one.
+
+        One worker asks, the others wait for its answer.
+
+        Raises:
+            JobError: it does not come back in time, or died and nobody will start it again.
+            ServerError: another model or other layers came back.
+        """
+        with self._asking:
+            deadline = time.monotonic() + self._parameters.server_wait_s
+            while not self._client.is_up():
+                if self._feed.closed or not self._serving.may_return():
+                    raise JobError(
+                        f"the server is gone: {error}",
+                        fix="see its log, start it again, and run the job again to resume",
+                    ) from error
+                if time.monotonic() > deadline:
+                    raise JobError(
+                        f"the server did not come back within {self._parameters.server_wait_s:g} s",
+                        fix="start it again, and run the job again to resume",
+                    ) from error
+                time.sleep(0.5)
+            self._serving.prove_again()
 
     def _try(self, group: list[Sample], attempt: int) -> dict[int, Exception]:
         """One request; the samples that did not come through, with their errors."""
@@ -216,6 +242,7 @@ class Extraction:
         latency_s = time.monotonic() - started
         entry = self._writer.put(sample, dump, states_hash, attempt, latency_s)
         self._dumps.remove(name)
+        self._in_a_row = 0
         self._progress.stored(sample.index, sample.num_tokens, entry.size_bytes, latency_s)
 
     def _record_failure(self, sample: Sample, error: BaseException, attempts: int) -> None:
@@ -225,10 +252,13 @@ class Extraction:
         self._progress.failed(
             sample.index, sample.num_tokens, str(check or type(error).__name__), reason
         )
-
-
-class _HopelessError(Exception):
-    """A sample whose error no further try can mend; the cause is chained."""
+        self._in_a_row += 1
+        if self._in_a_row >= self._parameters.max_failures_in_a_row:
+            raise JobError(
+                f"{self._in_a_row} samples in a row failed; the last: {reason}",
+                index=sample.index,
+                fix="remove the cause, then run again with retry_failed = True",
+            )
 
 
 def _failure(sample: Sample, reason: str, attempts: int) -> Entry:

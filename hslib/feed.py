@@ -63,6 +63,10 @@ class Feed:
             self._held -= self.size_bytes(group)
             self._changed.notify_all()
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def close(self) -> None:
         """Hand out nothing more; what is in flight goes on."""
         with self._changed:

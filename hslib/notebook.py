@@ -82,14 +82,16 @@ def progress_line() -> Callable[[str], None]:
     return show
 
 
-def save_figure(figure: "Figure", numbers: "pandas.DataFrame", run_path: Path, name: str) -> Path:
-    """Write ``figures/{name}.png`` and the numbers behind it as ``{name}.csv``."""
+def save_figure(figure: "Figure", numbers: "pandas.DataFrame", run_path: Path, name: str) -> Any:
+    """Write ``figures/{name}.png`` and the numbers behind it as ``{name}.csv``; shows the PNG."""
+    from IPython.display import Image
+
     folder = run_path / "figures"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.png"
     figure.savefig(path, dpi=150, bbox_inches="tight")
     numbers.to_csv(path.with_suffix(".csv"), index=False)
-    return path
+    return Image(filename=path, width=750)
 
 
 def save_metrics(run_path: Path, **numbers: Any) -> Path:

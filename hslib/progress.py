@@ -204,7 +204,9 @@ def close_log(logger: logging.Logger) -> None:
 
 def bar() -> Callable[[ProgressState], None]:
     """A bar fit for where this runs: one HTML element in a notebook, tqdm in a terminal."""
-    return _notebook_bar() if "ipykernel" in sys.modules else _terminal_bar()
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return _notebook_bar() if getattr(shell, "kernel", None) else _terminal_bar()
 
 
 def _notebook_bar() -> Callable[[ProgressState], None]:

@@ -33,12 +33,34 @@ class Serving:
     def client(self, timeout_s: float) -> ServerClient:
         return ServerClient(self.url, self.api_key, timeout_s)
 
+    def may_return(self) -> bool:
+        """Whether a server that does not answer can come back by itself."""
+        return self.state is None or server.is_alive(self.state)
+
+    def prove_again(self) -> None:
+        """Prove the server as it is now, and that it is still the one the job began with.
+
+        Raises:
+            ServerError: it can't be trusted, or something else is served now.
+        """
+        with self.client(60.0) as client:
+            now = prove(client, DumpDir(self.dump_path))
+        before, after = self.proof.plugin.identity(), now.plugin.identity()
+        differing = {n: (before[n], after[n]) for n in before if before[n] != after[n]}
+        if differing:
+            raise ServerError(
+                f"another server came back: {', '.join(differing)} differ",
+                differing=differing,
+                fix="start the one that the job began with, and run the job again to resume",
+            )
+
     def close(self) -> str:
         """Stop the server if it was started for a job; says what was done."""
         atexit.unregister(self.close)
         if self.state is None or not self.state.for_job:
-            return "the server was running before and stays"
-        return server.stop(server.state_path_of(self.state).parent)
+            return "The server was running before and stays."
+        server.stop(server.state_path_of(self.state).parent)
+        return "The server that was started for this job is stopped."
 
 
 def open_server(

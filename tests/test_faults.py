@@ -1,0 +1,384 @@
+"""Faults of a server that a real one won't show on demand: a hand-made one that misbehaves.
+
+It answers SGLang's three paths and dumps made-up states with the plugin's own writer, so the
+job's reaction, and not the states, is what these tests are about.
+"""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hs_dump.hooks import write_plugin_json
+from support import BOUNDARIES, put_dump, random_sample, write_rows
+
+from hslib import extract
+from hslib.config import ExtractionParameters
+from hslib.errors import JobError, ServerError
+from hslib.serving import open_server
+from hslib.store import Store
+
+SAMPLES = [random_sample(i, 10 + i, seed=9) for i in range(12)]
+SETTINGS = {
+    "version": "0.5.23",
+    "model_path": "m",
+    "dtype": "auto",
+    "quantization": None,
+    "kv_cache_dtype": "auto",
+    "attention_backend": "torch_native",
+    "tp_size": 1,
+    "dp_size": 1,
+    "chunked_prefill_size": -1,
+    "disable_radix_cache": True,
+    "speculative_algorithm": None,
+    "allow_auto_truncate": False,
+    "enable_return_aux_hidden_states": True,
+    "max_req_input_len": 1000,
+}
+
+
+def states_of(ids: np.ndarray) -> torch.Tensor:
+    """States bf16 [T, 4, 64] that are a function of the ids."""
+    generator = torch.Generator().manual_seed(int(ids.sum()))
+    return torch.randn(len(ids), 4, 64, generator=generator).to(torch.bfloat16)
+
+
+class FakeServer:
+    """``misbehave(rid, ids, attempt)`` is called before a dump is made; it may raise or sleep."""
+
+    def __init__(self, dumps: Path, model: Path) -> None:
+        self.dumps, self.model = dumps, model
+        self.misbehave: Callable[[str, np.ndarray, int], int | None] = lambda *_: None
+        self.requests: list[str] = []
+        self.start()
+
+    def start(self, port: int = 0, **plugin: Any) -> None:
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_args: object) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                self.answer(200, SETTINGS if "server_info" in self.path else {})
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                status = outer.generate(body)
+                if status is None:
+                    self.close_connection = True
+                    self.connection.close()
+                    return
+                metas = [{"meta_info": {"prompt_tokens": len(i)}} for i in body["input_ids"]]
+                self.answer(status, metas if status == 200 else {"error": "no"})
+
+            def answer(self, status: int, content: Any) -> None:
+                data = json.dumps(content).encode()
+                self.send_response(status)
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+        self.dumps.mkdir(exist_ok=True)
+        facts = {
+            "model_path": str(self.model),
+            "model_class": "LlamaForCausalLM",
+            "num_layers": 6,
+            "hidden_size": 64,
+            "vocab_size": 512,
+            "dtype": "bfloat16",
+            "boundaries": list(BOUNDARIES),
+        }
+        write_plugin_json(self.dumps, {**facts, **plugin})
+        self.http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self.http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
+        threading.Thread(target=self.http.serve_forever, args=(0.05,), daemon=True).start()
+
+    def stop(self) -> None:
+        self.http.shutdown()
+        self.http.server_close()
+
+    def generate(self, body: dict[str, Any]) -> int | None:
+        for rid, ids in zip(body["rid"], body["input_ids"], strict=True):
+            self.requests.append(rid)
+            status = self.misbehave(rid, np.array(ids, np.int32), int(rid.split("-")[-1]))
+            if status != 0:
+                if status is not None:
+                    return status if status > 0 else None
+                self.dump(rid, np.array(ids, np.int32))
+        return 200
+
+    def dump(self, rid: str, ids: np.ndarray) -> None:
+        put_dump(self.dumps, rid, ids, states_of(ids))
+
+
+DROP, NO_DUMP = -1, 0  # close the connection; answer 200 and dump nothing
+
+
+@pytest.fixture
+def fake(tmp_path: Path, model_of: Callable[[str], Path]) -> Iterator[FakeServer]:
+    server = FakeServer(tmp_path / "dumps", model_of("llama"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def parameters(fake: FakeServer, tmp_path: Path) -> Callable[..., ExtractionParameters]:
+    def make(**values: Any) -> ExtractionParameters:
+        defaults = {
+            "run_dir": str(tmp_path / "run"),
+            "dataset_path": str(write_rows(tmp_path / "rows.jsonl", SAMPLES)),
+            "model_path": str(fake.model),
+            "layers": "1,3,5",
+            "server_url": fake.url,
+            "dump_dir": str(fake.dumps),
+            "dump_timeout_s": 0.3,
+            "concurrency": 4,
+            "samples_per_request": 3,
+        }
+        return ExtractionParameters.from_values({**defaults, **values})
+
+    return make
+
+
+def run(parameters: ExtractionParameters) -> extract.Result:
+    serving = open_server(parameters)
+    return extract.run(extract.prepare(parameters, serving), serving)
+
+
+def assert_store_is_right(path: Path, indices: list[int] | None = None) -> None:
+    store = Store(path)
+    assert list(store.entries) == (indices or [s.index for s in SAMPLES])
+    assert store.verify(deep=True).clean
+    for stored in store:
+        assert torch.equal(stored.hidden_states, states_of(stored.input_ids.numpy()))
+
+
+def once(index: int, outcome: int) -> Callable[[str, np.ndarray, int], int | None]:
+    """Misbehave at one sample's first attempt."""
+    return lambda rid, _ids, attempt: (
+        outcome if rid.startswith(f"hs-{index}-") and attempt == 1 else None
+    )
+
+
+@pytest.mark.parametrize("outcome", [500, 503, 429, DROP, NO_DUMP])
+def test_a_fault_that_passes_costs_only_another_try(
+    fake: FakeServer, parameters: Any, outcome: int
+) -> None:
+    fake.misbehave = once(4, outcome)
+    assert run(parameters()).is_whole
+    assert_store_is_right(parameters().store_path)
+    assert Store(parameters().store_path).entries[4].attempts == 2
+
+
+def test_a_refusal_is_tried_once_alone_and_names_the_row(fake: FakeServer, parameters: Any) -> None:
+    fake.misbehave = lambda rid, *_: 400 if rid.startswith("hs-4-") else None
+    result = run(parameters())
+    assert list(result.failed) == [4]
+    assert "answered 400" in result.failed[4]
+    assert len([rid for rid in fake.requests if rid.startswith("hs-4-")]) == 2
+    rest = [s.index for s in SAMPLES if s.index != 4]
+    assert_store_is_right(parameters().store_path, rest)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "check"),
+    [
+        (lambda path: os.truncate(path, 900), "readable"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1] + b"\xff"), "input_ids"),
+        (
+            lambda path: path.write_bytes(
+                path.read_bytes()[:600] + b"\xff\xff" + path.read_bytes()[602:]
+            ),
+            "checksum",
+        ),
+    ],
+)
+def test_a_spoilt_dump_is_tried_again_and_never_stored(
+    fake: FakeServer, parameters: Any, spoil: Any, check: str
+) -> None:
+    def misbehave(rid: str, ids: np.ndarray, attempt: int) -> int | None:
+        if not rid.startswith("hs-7-") or attempt > 1:
+            return None
+        fake.dump(rid, ids)
+        spoil(fake.dumps / rid / "hidden_states.safetensors")
+        return NO_DUMP
+
+    fake.misbehave = misbehave
+    assert run(parameters()).is_whole
+    assert_store_is_right(parameters().store_path)
+    log = (parameters().run_path / "extraction.log").read_text()
+    assert "[7] try 1" in log
+    assert check in log
+
+
+def test_other_samples_states_under_this_samples_id_are_never_stored(
+    fake: FakeServer, parameters: Any
+) -> None:
+    """The case study's fault: every dump is the one of the sample before."""
+    previous: list[np.ndarray] = []
+
+    def shift(rid: str, ids: np.ndarray, _attempt: int) -> int | None:
+        if rid.startswith("hs-999999999-"):
+            return None
+        fake.dump(rid, previous[-1] if previous else ids[::-1].copy())
+        previous.append(ids)
+        return NO_DUMP
+
+    fake.misbehave = shift
+    wanted = parameters(concurrency=1, samples_per_request=1, max_attempts=1)
+    result = run(wanted)
+    assert len(result.failed) == len(SAMPLES)
+    assert len(Store(wanted.store_path)) == 0
+    assert all("is not sample" in reason for reason in result.failed.values())
+
+
+def test_a_late_answer_of_an_earlier_try_is_not_mistaken_for_this_ones(
+    fake: FakeServer, parameters: Any
+) -> None:
+    late: list[threading.Timer] = []
+
+    def misbehave(rid: str, ids: np.ndarray, attempt: int) -> int | None:
+        if rid.startswith("hs-3-") and attempt == 1:
+            wrong = ids.copy()
+            wrong[0] += 1
+            late.append(threading.Timer(0.6, lambda: fake.dump(rid, wrong)))
+            late[-1].start()
+            return NO_DUMP
+        return None
+
+    fake.misbehave = misbehave
+    assert run(parameters()).is_whole
+    for timer in late:
+        timer.join()
+    assert_store_is_right(parameters().store_path)
+
+
+def test_a_request_without_an_answer_times_out_and_is_tried_again(
+    fake: FakeServer, parameters: Any
+) -> None:
+    def misbehave(rid: str, _ids: np.ndarray, attempt: int) -> int | None:
+        if rid.startswith("hs-5-") and attempt == 1:
+            time.sleep(1.5)
+        return None
+
+    fake.misbehave = misbehave
+    assert run(parameters(request_timeout_s=0.5)).is_whole
+    assert_store_is_right(parameters().store_path)
+
+
+def test_too_many_failures_in_a_row_stop_the_job(fake: FakeServer, parameters: Any) -> None:
+    fake.misbehave = lambda rid, *_: None if rid.startswith("hs-999999999-") else 400
+    with pytest.raises(JobError, match="samples in a row failed"):
+        run(parameters(max_failures_in_a_row=3, concurrency=1))
+    assert 3 <= len(Store(parameters().store_path).ledger.failed) <= 5
+
+
+def test_a_server_that_comes_back_is_waited_for(fake: FakeServer, parameters: Any) -> None:
+    port = int(fake.url.rsplit(":", 1)[1])
+    gone = threading.Event()
+
+    def misbehave(rid: str, *_: Any) -> int | None:
+        if rid.startswith("hs-5-") and not gone.is_set():
+            gone.set()
+            threading.Thread(target=restart, daemon=True).start()
+            time.sleep(0.1)
+            return DROP
+        return None
+
+    def restart() -> None:
+        fake.stop()
+        time.sleep(1.0)
+        fake.start(port)
+
+    fake.misbehave = misbehave
+    assert run(parameters(concurrency=2)).is_whole
+    assert gone.is_set()
+    assert_store_is_right(parameters().store_path)
+
+
+def test_another_model_that_comes_back_is_refused_with_the_fields(
+    fake: FakeServer, parameters: Any
+) -> None:
+    port = int(fake.url.rsplit(":", 1)[1])
+    gone = threading.Event()
+
+    def misbehave(rid: str, *_: Any) -> int | None:
+        if rid.startswith("hs-5-") and not gone.is_set():
+            gone.set()
+            threading.Thread(target=restart, daemon=True).start()
+            time.sleep(0.1)
+            return DROP
+        return None
+
+    def restart() -> None:
+        fake.stop()
+        time.sleep(0.5)
+        fake.start(port, model_class="Qwen3ForCausalLM")
+
+    fake.misbehave = misbehave
+    with pytest.raises(ServerError, match="model_class differ"):
+        run(parameters(concurrency=1))
+    assert Store(parameters().store_path).verify(deep=True).clean
+
+
+def test_a_server_that_stays_away_ends_the_job_and_the_next_run_goes_on(
+    fake: FakeServer, parameters: Any
+) -> None:
+    port = int(fake.url.rsplit(":", 1)[1])
+
+    def misbehave(rid: str, *_: Any) -> int | None:
+        if rid.startswith("hs-6-"):
+            threading.Thread(target=fake.stop, daemon=True).start()
+            time.sleep(0.2)
+            return DROP
+        return None
+
+    fake.misbehave = misbehave
+    with pytest.raises(JobError, match="did not come back"):
+        run(parameters(server_wait_s=0.5, concurrency=1))
+    stored = len(Store(parameters().store_path))
+    assert 0 < stored < len(SAMPLES)
+    fake.misbehave = lambda *_: None
+    fake.start(port)
+    fake.requests.clear()
+    result = run(parameters())
+    assert result.is_whole
+    assert result.totals.already_done == stored
+    assert_store_is_right(parameters().store_path)
+
+
+def test_a_full_disk_stops_the_job_and_what_was_committed_stays(
+    parameters: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    written = 0
+
+    def full(fd: int, data: Any) -> int:
+        nonlocal written
+        if len(data) > 4000 and "samples" in str(Path(f"/proc/self/fd/{fd}").readlink()):
+            written += 1
+            if written > 5:
+                raise OSError(28, "No space left on device")
+        return write(fd, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hslib.store.os.write", full)
+        with pytest.raises(OSError, match="No space left"):
+            run(parameters())
+    store = Store(parameters().store_path)
+    assert len(store) == 5
+    assert store.verify(deep=True).clean
+    assert not list(parameters().store_path.rglob("*.tmp"))
+    assert run(parameters()).totals.already_done == 5
+    assert_store_is_right(parameters().store_path)
