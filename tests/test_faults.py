@@ -4,6 +4,7 @@ It answers SGLang's three paths and dumps made-up states with the plugin's own w
 job's reaction, and not the states, is what these tests are about.
 """
 
+import contextlib
 import json
 import os
 import threading
@@ -86,7 +87,8 @@ class FakeServer:
                 self.send_response(status)
                 self.send_header("content-length", str(len(data)))
                 self.end_headers()
-                self.wfile.write(data)
+                with contextlib.suppress(OSError):  # the job was killed
+                    self.wfile.write(data)
 
         self.dumps.mkdir(exist_ok=True)
         facts = {
