@@ -101,7 +101,12 @@ class Expected:
 
 
 def request_id(sample: Sample, attempt: int) -> str:
-    """``hs-{index}-{num_tokens}-{16 hex of the digest}-{attempt}``; the plugin reads it."""
+    """``hs-{index}-{num_tokens}-{16 hex of the digest}-{attempt}``; the plugin reads it.
+
+    Args:
+        attempt: a number that no earlier try at this sample had, in this run or another:
+            SGLang refuses an id that is still in flight, of a killed job for instance.
+    """
     return f"hs-{sample.index}-{sample.num_tokens}-{sample.digest[:16]}-{attempt}"
 
 

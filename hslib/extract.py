@@ -4,6 +4,7 @@ Threads share three things: the feed, the store's writer and the progress. What 
 means is decided by :func:`verdict`, a function of values.
 """
 
+import secrets
 import threading
 import time
 from pathlib import Path
@@ -24,6 +25,7 @@ from hslib.store import Store, StoreWriter
 
 __all__ = ["Job", "Result", "prepare", "run", "verdict"]
 
+_TRIES_APART = 1000  # request ids of two runs differ by more than any number of tries
 _BUDGET_SHARE = 0.8  # of what the dump directory has free; the rest is small files and others
 
 Verdict = Literal["retry", "fail", "wait", "stop"]
@@ -60,6 +62,8 @@ class Extraction:
         self._fatal: BaseException | None = None
         self._aborted = threading.Event()
         self._asking = threading.Lock()
+        # a killed run's requests may still be in the server: ids must not repeat between runs
+        self._run_number = secrets.randbelow(10**7) * _TRIES_APART
         self._in_a_row = 0  # failed samples since the last stored one
         count = 1 if parameters.scan_scope == "directory" else parameters.concurrency
         self._threads = [
@@ -173,9 +177,10 @@ class Extraction:
         if self._parameters.scan_scope == "directory":
             return self._try_directory(group[0], attempt)
         started = time.monotonic()
-        rids = [request_id(sample, attempt) for sample in group]
+        rids = [request_id(sample, self._run_number + attempt) for sample in group]
         for sample in group:
-            self._dumps.clear(request_id(sample, earlier) for earlier in range(1, attempt + 1))
+            tries = range(1, attempt + 1)
+            self._dumps.clear(request_id(sample, self._run_number + number) for number in tries)
         try:
             self._client.prefill([sample.input_ids for sample in group], rids)
         except RequestError as error:

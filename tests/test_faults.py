@@ -113,7 +113,7 @@ class FakeServer:
     def generate(self, body: dict[str, Any]) -> int | None:
         for rid, ids in zip(body["rid"], body["input_ids"], strict=True):
             self.requests.append(rid)
-            status = self.misbehave(rid, np.array(ids, np.int32), int(rid.split("-")[-1]))
+            status = self.misbehave(rid, np.array(ids, np.int32), int(rid.split("-")[-1]) % 1000)
             if status != 0:
                 if status is not None:
                     return status if status > 0 else None

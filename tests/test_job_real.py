@@ -265,7 +265,11 @@ def test_a_row_whose_dump_stays_wrong_fails_with_its_reason_and_is_retried_when_
     assert list(result.failed) == [3]
     assert "made wrong by the test" in result.failed[3]
     assert sent.indices().count(3) == 3, "max_attempts"
-    assert {rid.split("-")[-1] for rid in sent.rids if rid.startswith("hs-3-")} == {"1", "2", "3"}
+    assert {int(rid.split("-")[-1]) % 1000 for rid in sent.rids if rid.startswith("hs-3-")} == {
+        1,
+        2,
+        3,
+    }
     with pytest.raises(JobError, match="retry_failed"):
         result.require_whole()
     state = read_progress(parameters().run_path)

@@ -1,0 +1,183 @@
+"""What the benchmarks share: workloads, a server, CPU accounting, a table and a JSON file.
+
+Figures are ratios within one run on one server; these machines are noisy, so every pair is
+measured in turns and the medians are compared.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import tiny_models
+
+from hslib import demo, extract, server
+from hslib.client import ServerClient
+from hslib.config import ExtractionParameters, ServerParameters
+from hslib.dataset import Sample
+from hslib.plan import pack
+from hslib.serving import Serving, open_server
+
+WIDE = {
+    "hidden_size": 7168,  # with 3 aux layers and final: 57,344 bytes a token, as in the case
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 64,
+    "intermediate_size": 64,
+    "max_position_embeddings": 8192,
+    "initializer_range": 0.02,
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Rows for one model; ``layers`` as the launcher takes them."""
+
+    name: str
+    model: Path
+    layers: str
+    vocab_size: int
+    lengths: tuple[int, ...]
+    concurrency: int
+
+
+def workload(name: str, folder: Path, rows: int) -> Workload:
+    """``short``: the demo model, 64-token rows. ``wide512``, ``wide4096``: the case's width."""
+    if name == "short":
+        return Workload(name, demo.model_path(), "auto", 600, (64,) * rows, 32)
+    length = int(name.removeprefix("wide"))
+    model = folder / "wide"
+    if not model.exists():
+        tiny_models.build("llama", model, **WIDE)
+    return Workload(name, model, "1,2,3", tiny_models.VOCAB_SIZE, (length,) * rows, 4)
+
+
+def rows_of(load: Workload, path: Path, seed: int = 0) -> list[Sample]:
+    """Random rows, written as a JSONL dataset too."""
+    rng = np.random.default_rng(seed)
+    samples = [
+        Sample(i, f"r{i}", rng.integers(3, load.vocab_size, n, np.int32), np.ones(n, np.uint8))
+        for i, n in enumerate(load.lengths)
+    ]
+    path.write_text("\n".join(json.dumps({"input_ids": s.input_ids.tolist()}) for s in samples))
+    return samples
+
+
+@contextmanager
+def serve(load: Workload, folder: Path, **parameters: Any) -> Iterator[server.ServerState]:
+    """One server for all measurements of a script."""
+    values = {"run_dir": str(folder / "run"), "model_path": str(load.model), "layers": load.layers}
+    state = server.start(ServerParameters.from_values({**values, "concurrency": 1, **parameters}))
+    try:
+        yield state
+    finally:
+        server.stop_group(state)
+
+
+def job(
+    load: Workload, state: server.ServerState, folder: Path, **values: Any
+) -> ExtractionParameters:
+    """An extraction of ``folder/rows.jsonl`` into a new store."""
+    return ExtractionParameters.from_values(
+        {
+            "run_dir": tempfile.mkdtemp(dir=folder),
+            "dataset_path": str(folder / "rows.jsonl"),
+            "model_path": str(load.model),
+            "layers": load.layers,
+            "server_url": state.url,
+            "dump_dir": state.dump_dir,
+            "concurrency": load.concurrency,
+            **values,
+        }
+    )
+
+
+def extract_all(parameters: ExtractionParameters, serving: Serving) -> None:
+    """The whole job: survey, requests, validation, store."""
+    planned = extract.prepare(parameters, serving)
+    result = extract.run(planned, serving)
+    assert result.is_whole, result.sentence()
+
+
+def plain_prefill(
+    load: Workload, state: server.ServerState, samples: Sequence[Sample], values: Any
+) -> None:
+    """The same rows in the same requests at the same concurrency, captured by nobody."""
+    groups = list(pack(samples, values.samples_per_request, values.tokens_per_request))
+    with (
+        server.client_of(state) as client,
+        ThreadPoolExecutor(load.concurrency) as pool,
+    ):
+        list(pool.map(lambda group: send(client, group), groups))
+
+
+def send(client: ServerClient, group: Sequence[Sample]) -> None:
+    client.prefill(
+        [s.input_ids for s in group], [f"plain-{s.index}-{time.time_ns()}" for s in group]
+    )
+
+
+@dataclass
+class Cost:
+    """Wall and CPU seconds of one measurement; CPU is client and server together."""
+
+    wall_s: float
+    cpu_s: float
+
+
+def measure(work: Callable[[], None], state: server.ServerState | None = None) -> Cost:
+    before, started = cpu_seconds(state), time.perf_counter()
+    work()
+    wall = time.perf_counter() - started
+    return Cost(wall, cpu_seconds(state) - before)
+
+
+def cpu_seconds(state: server.ServerState | None) -> float:
+    own = os.times()
+    total = own.user + own.system + own.children_user + own.children_system
+    for process in server.group(state) if state else []:
+        used = process.cpu_times()
+        total += used.user + used.system
+    return total
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def report(title: str, rows: Sequence[dict[str, Any]], out: str) -> None:
+    """Print a table and write it as JSON."""
+    import pandas
+
+    with pandas.option_context("display.width", 200, "display.max_columns", 20):
+        print(f"\n{title}\n{pandas.DataFrame(rows).to_string(index=False, float_format='%.3f')}")
+    if out:
+        facts = {"title": title, "cpus": psutil.cpu_count(), "rows": list(rows)}
+        Path(out).write_text(json.dumps(facts, indent=1))
+
+
+def arguments(description: str, **defaults: Any) -> argparse.Namespace:
+    """``--out FILE`` for the JSON, and the script's own numbers."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--out", default="", help="write the figures as JSON")
+    for name, value in defaults.items():
+        parser.add_argument(f"--{name}", type=type(value), default=value)
+    return parser.parse_args()
+
+
+__all__ = ["open_server"]

@@ -1,0 +1,105 @@
+"""(e) Growth: time a sample and memory at 200, 2,000 and 20,000 rows; opening 100,000 lines.
+
+    python tests/bench/growth.py
+
+A hand-made server in another process answers at once, so what grows is the kit's own.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+from common import arguments, measure, report, tiny_models
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support import random_sample, write_rows
+
+from hslib import extract
+from hslib.config import ExtractionParameters
+from hslib.journal import Entry, Journal, combine, read_journal
+from hslib.serving import open_server
+
+SERVER = """
+import sys, time
+from pathlib import Path
+from test_faults import FakeServer
+fake = FakeServer(Path(sys.argv[1]), Path(sys.argv[2]))
+print(fake.url, flush=True)
+time.sleep(100000)
+"""
+
+
+def main() -> None:
+    chosen = arguments(__doc__ or "", largest=20_000, lines=100_000)
+    with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory(dir="/dev/shm") as tmp:
+        folder = Path(name)
+        model = tiny_models.build("llama", folder / "model")
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        fake = subprocess.Popen(
+            [sys.executable, "-c", SERVER, f"{tmp}/dumps", str(model)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        assert fake.stdout is not None
+        url = fake.stdout.readline().strip()
+        try:
+            counts = [n for n in (200, 2_000, 20_000) if n <= chosen.largest]
+            rows = [one_size(folder, model, url, f"{tmp}/dumps", count) for count in counts]
+        finally:
+            fake.kill()
+        rows.append(open_lines(folder / "lines.jsonl", chosen.lines))
+    report("(e) growth", rows, chosen.out)
+
+
+def one_size(folder: Path, model: Path, url: str, dumps: str, count: int) -> dict[str, object]:
+    run = folder / f"run-{count}"
+    run.mkdir()
+    samples = (random_sample(i, 20) for i in range(count))
+    parameters = ExtractionParameters.from_values(
+        {
+            "run_dir": str(run),
+            "dataset_path": str(write_rows(run / "rows.jsonl", list(samples))),
+            "model_path": str(model),
+            "layers": "1,3,5",
+            "server_url": url,
+            "dump_dir": dumps,
+            "concurrency": 8,
+        }
+    )
+    serving = open_server(parameters)
+    job = extract.prepare(parameters, serving)
+    cost = measure(lambda: extract.run(job, serving).require_whole())
+    return {
+        "rows": count,
+        "ms a sample": cost.wall_s / count * 1e3,
+        "CPU ms a sample": cost.cpu_s / count * 1e3,
+        "memory MB": psutil.Process().memory_info().rss / 1e6,
+    }
+
+
+def open_lines(path: Path, count: int) -> dict[str, object]:
+    layers = [{"finite": True, "absmax": 1.5, "mean_l2": 20.25, "zero_share": 0.001}] * 4
+    journal = Journal(path)
+    os.close(os.dup(journal._fd))
+    with path.open("ab") as handle:
+        import dataclasses
+
+        import orjson
+
+        for index in range(count):
+            entry = Entry(index=index, id=f"r{index}", status="ok", digest="0" * 32, layers=layers)
+            handle.write(orjson.dumps(dataclasses.asdict(entry)) + b"\n")
+    journal.close()
+    started = time.perf_counter()
+    assert len(combine(read_journal(path)).stored) == count
+    return {"rows": f"{count} lines", "open s": time.perf_counter() - started}
+
+
+if __name__ == "__main__":
+    main()
