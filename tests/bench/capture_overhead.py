@@ -41,9 +41,8 @@ def main() -> None:
             plain, full, sizes = [], [], []
             for _ in range(chosen.turns):
                 wanted = job(load, state, folder)
-                plain.append(
-                    measure(lambda w=wanted: plain_prefill(load, state, samples, w), state)
-                )
+                cost = measure(lambda w=wanted: plain_prefill(load, state, samples, w), state)
+                plain.append(cost)
                 full.append(measure(lambda w=wanted: extract_all(w, serving), state))
                 store = Store(wanted.store_path)
                 sizes.append(sum(e.size_bytes for e in store.entries.values()))
