@@ -26,12 +26,18 @@ from hs_dump.writer import Budget, Writer
 HIDDEN, STATES, TOKENS, FORWARDS = 7168, 4, 1024, 24
 
 
+def states_of(shape: torch.Size, number: int, device: str) -> torch.Tensor:
+    """Values of forward ``number``: small integers, exact in bfloat16."""
+    count = shape.numel()
+    return (torch.arange(count, device=device).view(shape) % 199 + number).to(torch.bfloat16)
+
+
 def fill(buffer: torch.Tensor, number: int) -> None:
-    """States of forward ``number``, in place, by work that keeps the stream busy."""
+    """States of forward ``number``, in place, behind work that keeps the stream busy."""
     busy = torch.ones(2048, 2048, device=buffer.device)
     for _ in range(8):
         busy = busy @ busy * 1e-3
-    buffer.copy_(torch.arange(buffer.numel(), device=buffer.device).view_as(buffer) % 199 + number)
+    buffer.copy_(states_of(buffer.shape, number, "cuda"))
 
 
 def check_dumps(root: Path) -> bool:
@@ -80,11 +86,10 @@ def is_right(root: Path, name: str, number: int) -> bool:
     count = TOKENS * STATES * HIDDEN
     states = torch.frombuffer(bytearray(data), dtype=torch.bfloat16, offset=offset, count=count)
     states = states.view(TOKENS, STATES, HIDDEN)
-    aux, final = torch.empty(TOKENS, 3 * HIDDEN), torch.empty(TOKENS, HIDDEN)
-    fill(aux, number)
-    fill(final, number + 1)
-    return torch.equal(states[:, :-1].reshape(TOKENS, -1), aux.bfloat16()) and torch.equal(
-        states[:, -1], final.bfloat16()
+    aux = states_of(torch.Size((TOKENS, 3 * HIDDEN)), number, "cpu")
+    final = states_of(torch.Size((TOKENS, HIDDEN)), number + 1, "cpu")
+    return torch.equal(states[:, :-1].reshape(TOKENS, -1), aux) and torch.equal(
+        states[:, -1], final
     )
 
 
