@@ -48,7 +48,8 @@ class Job:
             "longest row": f"{plan.longest:,} tokens",
             "boundaries": ", ".join(map(str, self.manifest.boundaries)) + ", final (post-norm)",
             "bytes a token": f"{plan.state_bytes_per_token:,}",
-            "store grows by": f"{plan.todo_bytes / 1e9:,.3f} GB",
+            "store grows by": f"{plan.todo_bytes / 1e9:,.3f} GB "
+            f"(from the first 100 rows: {plan.estimated_bytes(100) / 1e9:,.3f} GB)",
             "rows with a mask of zeros": f"{survey.zero_masks:,}",
             "rows without loss_mask (taken as ones)": f"{survey.missing_masks:,}",
         }

@@ -41,6 +41,15 @@ class JobPlan:
         per_token = self.state_bytes_per_token + _TOKEN_OVERHEAD_BYTES
         return self.todo_tokens * per_token + len(self.todo) * _FILE_OVERHEAD_BYTES
 
+    def estimated_bytes(self, sample_size: int = 100) -> int:
+        """``todo_bytes`` extrapolated from the first rows only, as one would without lengths."""
+        first = self.todo[:sample_size]
+        if not first:
+            return 0
+        part = sum(row.num_tokens for row in first) * len(self.todo) / len(first)
+        per_token = self.state_bytes_per_token + _TOKEN_OVERHEAD_BYTES
+        return int(part * per_token) + len(self.todo) * _FILE_OVERHEAD_BYTES
+
     @property
     def longest(self) -> int:
         """Tokens of the longest row to send."""

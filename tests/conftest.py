@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 import tiny_models
+from support import CHUNK
 
 from hslib import server
 from hslib.config import ServerParameters
-
-CHUNK = 64  # tokens; small, so that a 200-token row comes in four forward passes
 
 
 @pytest.fixture(scope="session")

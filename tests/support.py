@@ -14,6 +14,7 @@ from hslib.dataset import Sample
 from hslib.dump import DumpDir, Expected
 
 BOUNDARIES = (1, 3, 5)
+CHUNK = 64  # tokens of a prefill chunk; a 200-token row comes in four forward passes
 EXPECTED = Expected(BOUNDARIES, hidden_size=16)
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
-from conftest import CHUNK
-from support import BOUNDARIES, random_sample, reference_states, relative_errors
+from support import BOUNDARIES, CHUNK, random_sample, reference_states, relative_errors
 
 from hslib import server
 from hslib.client import ServerClient

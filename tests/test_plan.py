@@ -173,3 +173,11 @@ def test_totals_are_counted_from_the_journal() -> None:
 def test_an_outcome_for_other_ids_at_the_same_index_does_not_count() -> None:
     found = plan([row(0)])
     assert count_outcomes(found, ledger(ok=[entry(row(0, digest="other"))])).unfinished == 1
+
+
+def test_the_estimate_from_the_first_rows_stands_beside_the_exact_size() -> None:
+    rows = [row(i, num_tokens=10 if i < 100 else 1000) for i in range(200)]
+    found = plan(rows)
+    assert found.todo_bytes == (100 * 10 + 100 * 1000) * 109 + 200 * 600
+    assert found.estimated_bytes(100) == 200 * 10 * 109 + 200 * 600
+    assert found.estimated_bytes(200) == found.todo_bytes
