@@ -37,12 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _status(chosen: argparse.Namespace) -> int:
     """The job's last word, whether its process lives, and the server."""
     run_path = chosen.run_dir.absolute()
-    for name, value in server.status(run_path).items():
+    facts = server.status(run_path)
+    for name, value in facts.items():
         print(f"{name:>12}: {value}")
     state = read_progress(run_path)
     if state is None:
         print(f"{'job':>12}: none in this run")
-        return 0
+        return int(facts["server"] != "running")
     age = time.time() - state.updated_at
     died = state.state == "running" and age > _STALE_S
     word = f"DEAD (process {state.pid} stopped telling {age:.0f} s ago)" if died else state.state
@@ -56,7 +57,9 @@ def _status(chosen: argparse.Namespace) -> int:
         print(f"{'failed':>12}: {count} x {reason}")
     if state.message:
         print(f"{'message':>12}: {state.message}")
-    return int(died or state.state == "failed" or state.failed > 0)
+    left = state.asked - state.already_done - state.ok - state.failed - state.rejected
+    unfinished = state.state != "running" and left > 0
+    return int(died or unfinished or state.failed > 0 or facts["server"] == "dead")
 
 
 def _verify(chosen: argparse.Namespace) -> int:

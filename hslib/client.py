@@ -123,7 +123,7 @@ class ServerClient:
         headers = {"content-type": "application/json"} if content else None
         try:
             answer = self._http.request(method, path, content=content, headers=headers)
-        except httpx.TimeoutException as error:
+        except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
             raise RequestError(
                 f"no answer from {self.url} in time ({type(error).__name__})",
                 retry=True,
@@ -144,7 +144,7 @@ class ServerClient:
             raise RequestError(
                 f"the server answered {answer.status_code}: {answer.text[:300]}",
                 retry=answer.status_code >= 500 or answer.status_code in (408, 429),
-                down=False,
+                down=answer.status_code in (502, 503, 504),
                 status=answer.status_code,
             )
         return answer

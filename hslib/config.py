@@ -104,7 +104,8 @@ class ServerParameters(Parameters):
 
 
 class ExtractionParameters(Parameters):
-    """Notebook 03. ``server_url`` empty = the run's server, else one started for the job.
+    """Notebook 03. ``server_url`` empty = the run's server, else one started for the job; a list
+    names several, with a ``dump_dir`` each, or one that they share.
 
     ``concurrency``: requests in flight. ``max_tokens`` 0 = the server's limit. ``limit`` 0 =
     all rows. ``resume_check``: what a stored sample must pass to count as done.
@@ -118,8 +119,8 @@ class ExtractionParameters(Parameters):
     dataset_path: str = ""
     model_path: str = ""
     layers: str = "auto"
-    server_url: str = ""
-    dump_dir: str = ""
+    server_url: str | list[str] = ""
+    dump_dir: str | list[str] = ""
     store_dir: str = ""
     scan_scope: Literal["request", "directory"] = "request"
     concurrency: int = Field(16, ge=1, le=1024)
@@ -158,12 +159,30 @@ class ExtractionParameters(Parameters):
         return Path(self.dataset_path) if self.dataset_path else demo.dataset_path()
 
     @property
+    def server_urls(self) -> list[str]:
+        """The servers that are named; none when the run's own is meant."""
+        urls = [self.server_url] if isinstance(self.server_url, str) else self.server_url
+        return [url for url in urls if url]
+
+    @pydantic.model_validator(mode="after")
+    def _each_server_has_a_dump_directory(self) -> Self:
+        if isinstance(self.dump_dir, list) and len(self.dump_dir) != len(self.server_urls):
+            raise ValueError(
+                f"dump_dir has {len(self.dump_dir)} entries, server_url {len(self.server_urls)}: "
+                "name one for each, or one that all share"
+            )
+        return self
+
+    @property
     def store_path(self) -> Path:
         return Path(self.store_dir).absolute() if self.store_dir else self.run_path / "store"
 
     @property
-    def dump_path(self) -> Path:
-        return dump_path(self.dump_dir, self.run_path)
+    def dump_paths(self) -> list[Path]:
+        """A dump directory for each server."""
+        if isinstance(self.dump_dir, list):
+            return [dump_path(name, self.run_path) for name in self.dump_dir]
+        return [dump_path(self.dump_dir, self.run_path)] * max(1, len(self.server_urls))
 
     @property
     def api_key(self) -> str:

@@ -5,7 +5,8 @@ Knows nothing of servers or stores. Index = 0-based row number; JSON lines are s
 """
 
 import gzip
-import io
+import sys
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ from typing import IO, Any
 import numpy as np
 import orjson
 import xxhash
+import zstandard
 
 from hslib.errors import DatasetError
 
@@ -38,6 +40,7 @@ class Sample:
     input_ids: np.ndarray
     loss_mask: np.ndarray
     has_mask: bool = True
+    has_id: bool = True  # else ``id`` is the index
 
     @property
     def num_tokens(self) -> int:
@@ -86,6 +89,7 @@ class Survey:
     zero_masks: int  # good rows whose mask is all zero: nothing of them trains
     missing_masks: int  # good rows without loss_mask: taken as all ones
     digest: str  # xxh3-128 over the rows' digests in order
+    end: int  # indices from here on were not looked at (``limit``); without a limit, infinity
 
     @property
     def num_tokens(self) -> int:
@@ -136,12 +140,14 @@ class Dataset:
         total = len(rows) + len(rejections)
         if total == 0:
             raise DatasetError("the dataset has no rows", path=str(self.path), fix="check the path")
-        return Survey(rows, rejections, total, zero, missing, digest.hexdigest())
+        end = self.limit or sys.maxsize
+        return Survey(rows, rejections, total, zero, missing, digest.hexdigest(), end)
 
 
 def check_row(index: int, row: dict[str, Any], limits: Limits) -> Sample | Rejection:
     """Turn a parsed row into a sample, or say why it can't be one. Pure."""
-    row_id = str(row["id"]) if row.get("id") is not None else str(index)
+    has_id = row.get("id") is not None
+    row_id = str(row["id"]) if has_id else str(index)
 
     def reject(reason: str, detail: str, fix: str) -> Rejection:
         return Rejection(index, row_id, reason, detail, fix)
@@ -174,11 +180,11 @@ def check_row(index: int, row: dict[str, Any], limits: Limits) -> Sample | Rejec
     mask = row.get("loss_mask")
     if mask is None:
         ones = np.ones(len(ids), np.uint8)
-        return Sample(index, row_id, np.asarray(ids, "<i4"), ones, has_mask=False)
+        return Sample(index, row_id, np.asarray(ids, "<i4"), ones, False, has_id)
     problem = _mask_problem(mask, len(ids))
     if problem:
         return reject(*problem)
-    return Sample(index, row_id, np.asarray(ids, "<i4"), np.asarray(mask, np.uint8))
+    return Sample(index, row_id, np.asarray(ids, "<i4"), np.asarray(mask, np.uint8), has_id=has_id)
 
 
 def _mask_problem(mask: Any, num_tokens: int) -> tuple[str, str, str] | None:
@@ -194,6 +200,8 @@ def _mask_problem(mask: Any, num_tokens: int) -> tuple[str, str, str] | None:
 
 
 def _check_duplicate(sample: Sample, seen: dict[str, int]) -> Sample | Rejection:
+    if not sample.has_id:
+        return sample
     first = seen.setdefault(sample.id, sample.index)
     if first == sample.index:
         return sample
@@ -225,10 +233,10 @@ def read_rows(path: str | Path) -> Iterator[tuple[int, dict[str, Any] | Rejectio
         return
     index = -1
     try:
-        with _open_lines(path, kind) as lines:
-            for index, line in enumerate(lines):
+        with _open_lines(path, kind) as file:
+            for index, line in enumerate(_zstd_lines(path) if kind == "zstd" else file):
                 yield index, _parse_line(index, line)
-    except (EOFError, OSError, gzip.BadGzipFile) as error:
+    except (EOFError, OSError, zlib.error, zstandard.ZstdError) as error:
         raise DatasetError(
             f"the file breaks off after row {index}: {error}",
             path=str(path),
@@ -268,14 +276,28 @@ def sniff(path: Path) -> str:
 def _open_lines(path: Path, kind: str) -> gzip.GzipFile | IO[bytes]:
     if kind == "gzip":
         return gzip.open(path, "rb")  # a GzipFile buffers lines itself
-    if kind == "zstd":
-        import zstandard
-
-        reader = zstandard.ZstdDecompressor().stream_reader(
-            path.open("rb"), read_across_frames=True, closefd=True
-        )
-        return io.BufferedReader(reader)
     return path.open("rb")
+
+
+def _zstd_lines(path: Path) -> Iterator[bytes]:
+    """Lines of any number of frames.
+
+    Raises:
+        EOFError: the last frame is not whole, which the library's own reader passes over.
+    """
+    frame, rest = zstandard.ZstdDecompressor().decompressobj(), b""
+    with path.open("rb") as file:
+        data = file.read(1 << 20)
+        while data:
+            *lines, rest = (rest + frame.decompress(data)).split(b"\n")
+            yield from (line + b"\n" for line in lines)
+            data = frame.unused_data or file.read(1 << 20)
+            if frame.eof and data:
+                frame = zstandard.ZstdDecompressor().decompressobj()
+    if not frame.eof:
+        raise EOFError("the last zstd frame is not whole")
+    if rest:
+        yield rest
 
 
 def _parse_line(index: int, line: bytes) -> dict[str, Any] | Rejection:
@@ -306,13 +328,17 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     import pyarrow
     import pyarrow.parquet
 
+    index = 0
     try:
         file = pyarrow.parquet.ParquetFile(path)
-    except pyarrow.ArrowException as error:
-        raise DatasetError(f"not a whole Parquet file: {error}", path=str(path)) from error
-    wanted = [n for n in file.schema_arrow.names if n in ("id", "input_ids", "loss_mask")]
-    index = 0
-    for batch in file.iter_batches(batch_size=256, columns=wanted):
-        for row in batch.to_pylist():
-            yield index, row
-            index += 1
+        wanted = [n for n in file.schema_arrow.names if n in ("id", "input_ids", "loss_mask")]
+        for batch in file.iter_batches(batch_size=256, columns=wanted):
+            for row in batch.to_pylist():
+                yield index, row
+                index += 1
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DatasetError(
+            f"not a whole Parquet file, it breaks off before row {index}: {error}",
+            path=str(path),
+            fix="fetch or write it again; nothing was sent",
+        ) from error

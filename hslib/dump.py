@@ -22,6 +22,7 @@ from hslib.dataset import Sample
 from hslib.errors import DumpError
 from hslib.tensorfile import TensorFileError, open_tensors
 
+_DUMP_FILES = {"hidden_states.safetensors", "meta.json", "done", "error.json"}
 _EXPONENT = 0x7F80  # a bf16 whose exponent bits are all set is inf or nan
 
 
@@ -117,12 +118,21 @@ class DumpDir:
         self.root = Path(root)
 
     def names(self) -> list[str]:
-        """Everything that is or may become a dump, sorted; hidden names are the server's."""
+        """Directories that hold nothing but a dump's files, sorted; hidden ones are the server's.
+
+        Whatever else lies in the directory is somebody's, and none of our business.
+        """
         try:
             found = [e.name for e in os.scandir(self.root) if e.is_dir(follow_symlinks=False)]
         except FileNotFoundError:
             return []
-        return sorted(name for name in found if not name.startswith("."))
+        return sorted(n for n in found if not n.startswith(".") and self._is_dump(n))
+
+    def _is_dump(self, name: str) -> bool:
+        try:
+            return {entry.name for entry in os.scandir(self.root / name)} <= _DUMP_FILES
+        except FileNotFoundError:  # removed meanwhile
+            return False
 
     def clear(self, names: Iterable[str]) -> None:
         for name in names:
@@ -219,6 +229,7 @@ def validate(dump: Dump, sample: Sample, expected: Expected) -> "xxhash.xxh3_64"
         ("shape", shape, dump.hidden_states.shape),
         ("dtype", "bfloat16", dump.meta.dtype),
         ("num_tokens", sample.num_tokens, dump.meta.num_tokens),
+        ("numbers a state", len(expected.boundaries) + 1, len(dump.meta.layers)),
     ):
         if wanted != got:
             _fail(dump, sample, check, wanted, got)

@@ -1,32 +1,36 @@
 """The loop: requests -> validated dumps -> store, in parallel, resumable.
 
-Threads share three things: the feed, the store's writer and the progress. What an outcome
-means is decided by :func:`verdict`, a function of values.
+Workers share the feed, the store's writer and the progress; each belongs to one server's
+lane. What an outcome means is decided by :func:`verdict`, a function of values.
 """
 
+import itertools
 import secrets
 import threading
 import time
-from pathlib import Path
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Literal
 
 import tenacity
+import xxhash
 
 from hslib.dataset import Sample
-from hslib.dump import DumpDir, request_id, validate
-from hslib.errors import DumpError, HslibError, JobError, RequestError
+from hslib.dump import Dump, DumpDir, request_id
+from hslib.errors import DumpError, HslibError, JobError, RequestError, ServerError
 from hslib.feed import Feed
 from hslib.job import Job, Result, open_writer, prepare, result_of
 from hslib.journal import Entry, Ledger
+from hslib.lane import Lane
 from hslib.lock import Lock
 from hslib.progress import Progress
-from hslib.serving import Serving
+from hslib.serving import Fleet
 from hslib.store import Store, StoreWriter
 
 __all__ = ["Job", "Result", "prepare", "run", "verdict"]
 
-_TRIES_APART = 1000  # request ids of two runs differ by more than any number of tries
-_BUDGET_SHARE = 0.8  # of what the dump directory has free; the rest is small files and others
+_RUNS = 10**9  # request ids of two runs differ by a random number below this
 
 Verdict = Literal["retry", "fail", "wait", "stop"]
 
@@ -49,26 +53,24 @@ def verdict(error: BaseException) -> Verdict:
 class Extraction:
     """Runs one job. :func:`run` is the way in."""
 
-    def __init__(self, job: Job, serving: Serving, writer: StoreWriter, progress: Progress) -> None:
+    def __init__(self, job: Job, fleet: Fleet, writer: StoreWriter, progress: Progress) -> None:
         parameters = job.parameters
-        self._job, self._parameters, self._serving = job, parameters, serving
-        self._writer, self._progress = writer, progress
-        self._dumps = DumpDir(serving.dump_path)
-        self._expected = serving.proof.expected
-        self._client = serving.client(parameters.request_timeout_s)
-        free = int(self._dumps.free_bytes() * _BUDGET_SHARE)
-        server_budget = serving.proof.plugin.budget_bytes or free
-        self._feed = Feed(job, min(free, server_budget))
+        self._parameters, self._writer, self._progress = parameters, writer, progress
+        self._lanes = [Lane(member, parameters, self._deliver) for member in fleet.members]
+        self._feed = Feed(job, min(lane.budget.limit_bytes for lane in self._lanes))
+        # a killed run's requests may still be in the server: ids must not repeat between runs
+        self._numbers = itertools.count(secrets.randbelow(_RUNS) * 1000)
+        self._tried: defaultdict[int, list[str]] = defaultdict(list)
+        self._times_away: Counter[int] = Counter()
+        self._in_a_row = 0  # failed samples since the last stored one
         self._fatal: BaseException | None = None
         self._aborted = threading.Event()
-        self._asking = threading.Lock()
-        # a killed run's requests may still be in the server: ids must not repeat between runs
-        self._run_number = secrets.randbelow(10**7) * _TRIES_APART
-        self._in_a_row = 0  # failed samples since the last stored one
         count = 1 if parameters.scan_scope == "directory" else parameters.concurrency
+        workers = [lane for _ in range(count) for lane in self._lanes]
+        self._working = threading.Semaphore(0)  # one token for each worker that has ended
         self._threads = [
-            threading.Thread(target=self._work, name=f"hslib-worker-{i}", daemon=True)
-            for i in range(count)
+            threading.Thread(target=self._work, args=(lane,), name="hslib-worker", daemon=True)
+            for lane in workers
         ]
 
     def run(self) -> bool:
@@ -79,181 +81,147 @@ class Extraction:
         Raises:
             HslibError, OSError: what no sample could survive; in-flight work is finished first.
         """
-        interrupted = False
         for thread in self._threads:
             thread.start()
-        while any(thread.is_alive() for thread in self._threads):
+        interrupted, ended = False, 0
+        # not Thread.join: an interrupt in it makes Python 3.11 take a live thread for a dead one
+        while ended < len(self._threads):
             try:
-                for thread in self._threads:
-                    thread.join(0.1)
+                ended += self._working.acquire(timeout=0.1)
             except KeyboardInterrupt:
+                self._feed.close()
                 if interrupted:
                     self._aborted.set()
                     raise
                 interrupted = True
-                self._feed.close()
                 self._progress.log.warning("interrupted: finishing what is in flight")
         if self._fatal is not None:
             raise self._fatal
         return not interrupted
 
-    def _work(self) -> None:
+    def _work(self, lane: Lane) -> None:
         try:
-            while (group := self._feed.next()) is not None:
+            while lane in self._lanes:
+                group = self._feed.next(lane.budget)
+                if group is None:
+                    return
+                away: dict[int, Exception] = {}
                 try:
-                    self._handle(group)
+                    away = self._handle(lane, group)
                 finally:
-                    self._feed.release(group)
+                    back = [sample for sample in group if sample.index in away]
+                    self._feed.release(group, lane.budget, back)
+                if away:
+                    self._await(lane, next(iter(away.values())))
         except BaseException as error:
             self._fatal = self._fatal or error
             self._feed.close()
+        finally:
+            self._working.release()
 
-    def _handle(self, group: list[Sample]) -> None:
-        """One request for the group; whoever failed in it is tried again alone."""
-        errors = self._try(group, attempt=1)
+    def _await(self, lane: Lane, error: Exception) -> None:
+        """Wait for a lane's server; a lane whose server stays away is given up if others work.
+
+        Raises:
+            JobError, ServerError: it was the last one.
+        """
+        try:
+            lane.await_return(error, lambda: self._feed.closed)
+        except (JobError, ServerError) as gone:
+            others = [other for other in self._lanes if other is not lane]
+            if not others:
+                raise
+            self._lanes = others
+            self._progress.log.error("going on with %d other server(s): %s", len(others), gone)
+
+    def _handle(self, lane: Lane, group: list[Sample]) -> dict[int, Exception]:
+        """One request for the group; whoever failed in it is tried again alone.
+
+        Returns the samples whose server went away, by index, with the error.
+        """
+        errors, away = self._try(lane, group), {}
         for sample in group:
-            if sample.index in errors:
-                error = errors[sample.index]
+            error = errors.get(sample.index)
+            if error is not None and verdict(error) != "wait":
                 # a refusal of several samples does not say which of them is meant
                 refused_together = len(group) > 1 and verdict(error) == "fail"
-                self._try_again(sample, None if refused_together else error)
+                error = self._try_again(lane, sample, None if refused_together else error)
+            if error is None or self._is_to_blame(sample, error, len(group)):
+                self._forget_tries(lane, sample)
+            else:
+                away[sample.index] = error
+        return away
 
-    def _try_again(self, sample: Sample, found: Exception | None) -> None:
+    def _forget_tries(self, lane: Lane, sample: Sample) -> None:
+        """A sample has its outcome: what its other tries left takes up room no longer."""
+        tried = self._tried.pop(sample.index, [])
+        if len(tried) > 1 or sample.index in self._times_away:
+            lane.dumps.clear(tried)
+
+    def _is_to_blame(self, sample: Sample, error: Exception, company: int) -> bool:
+        """Record a sample as failed whose server goes away whenever it is asked for it alone."""
+        self._progress.log.warning("[%d] no answer: %s", sample.index, error)
+        self._times_away[sample.index] += company == 1
+        if self._times_away[sample.index] < self._parameters.max_attempts:
+            return False
+        self._record_failure(sample, error)
+        return True
+
+    def _try(self, lane: Lane, group: Sequence[Sample]) -> dict[int, Exception]:
+        """One request under new ids; what earlier tries of its samples left is cleared."""
+        rids = []
+        for sample in group:
+            tried = self._tried[sample.index]
+            lane.dumps.clear(tried)
+            tried.append(request_id(sample, next(self._numbers)))
+            rids.append(tried[-1])
+        return lane.send(group, rids)
+
+    def _try_again(self, lane: Lane, sample: Sample, error: Exception | None) -> Exception | None:
         """Retry one sample with growing pauses; record it as failed when nothing helps.
 
         Args:
-            found: the error of its first try; None to try alone before judging.
+            error: of its first try; None to try alone before judging.
+
+        Returns:
+            None when the sample has its outcome, the error when its server went away.
         """
-        tries = 1
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(self._parameters.max_attempts),
             wait=tenacity.wait_exponential_jitter(initial=0.2, max=10.0),
-            retry=tenacity.retry_if_exception(lambda e: verdict(e) in ("retry", "wait")),
+            retry=tenacity.retry_if_exception(lambda e: verdict(e) == "retry"),
             reraise=True,
         )
         try:
             for attempt in retrying:
                 with attempt:
-                    while found is None or verdict(found) == "wait":
-                        if found is not None:
-                            self._await_server(found)
-                        tries += 1
-                        found = self._try([sample], tries).get(sample.index)
-                        if found is None:
-                            return
-                    self._progress.log.warning("[%d] try %d: %s", sample.index, tries, found)
-                    error, found = found, None
-                    raise error
-        except (RequestError, DumpError) as last:
-            self._record_failure(sample, last, tries)
+                    if error is None:
+                        error = self._try(lane, [sample]).get(sample.index)
+                    if error is None or verdict(error) == "wait":
+                        return error
+                    number = len(self._tried[sample.index])
+                    self._progress.log.warning("[%d] try %d: %s", sample.index, number, error)
+                    last, error = error, None
+                    raise last
+        except (RequestError, DumpError) as final:
+            self._record_failure(sample, final)
+        return None
 
-    def _await_server(self, error: Exception) -> None:
-        """Return when a server that went away is back and is still the same one.
-
-        One worker asks, the others wait for its answer.
-
-        Raises:
-            JobError: it does not come back in time, or died and nobody will start it again.
-            ServerError: another model or other layers came back.
-        """
-        with self._asking:
-            deadline = time.monotonic() + self._parameters.server_wait_s
-            while not self._client.is_up():
-                if self._feed.closed or not self._serving.may_return():
-                    raise JobError(
-                        f"the server is gone: {error}",
-                        fix="see its log, start it again, and run the job again to resume",
-                    ) from error
-                if time.monotonic() > deadline:
-                    raise JobError(
-                        f"the server did not come back within {self._parameters.server_wait_s:g} s",
-                        fix="start it again, and run the job again to resume",
-                    ) from error
-                time.sleep(0.5)
-            self._serving.prove_again()
-
-    def _try(self, group: list[Sample], attempt: int) -> dict[int, Exception]:
-        """One request; the samples that did not come through, with their errors."""
-        if self._parameters.scan_scope == "directory":
-            return self._try_directory(group[0], attempt)
-        started = time.monotonic()
-        rids = [request_id(sample, self._run_number + attempt) for sample in group]
-        for sample in group:
-            tries = range(1, attempt + 1)
-            self._dumps.clear(request_id(sample, self._run_number + number) for number in tries)
-        try:
-            self._client.prefill([sample.input_ids for sample in group], rids)
-        except RequestError as error:
-            return {sample.index: error for sample in group}
-        errors: dict[int, Exception] = {}
-        for sample, rid in zip(group, rids, strict=True):
-            try:
-                self._dumps.wait(rid, self._parameters.dump_timeout_s)
-                self._deliver(sample, rid, attempt, started)
-            except DumpError as error:
-                errors[sample.index] = error
-        return errors
-
-    def _try_directory(self, sample: Sample, attempt: int) -> dict[int, Exception]:
-        """Clear and scan: whatever appears after the request must be this sample's."""
-        started = time.monotonic()
-        self._dumps.clear(self._dumps.names())
-        try:
-            self._client.prefill([sample.input_ids])
-            name = self._scan(sample)
-            self._deliver(sample, name, attempt, started)
-        except (RequestError, DumpError) as error:
-            return {sample.index: error}
-        return {}
-
-    def _scan(self, sample: Sample) -> str:
-        """The one dump that appeared.
-
-        Raises:
-            DumpError: none in time, or several, with what each of them holds.
-        """
-        deadline = time.monotonic() + self._parameters.dump_timeout_s
-        while not (names := self._dumps.names()):
-            if time.monotonic() > deadline:
-                raise DumpError(
-                    "no dump appeared after the request",
-                    index=sample.index,
-                    check="scan",
-                    path=str(self._dumps.root),
-                    fix="does this server dump into this directory?",
-                )
-            time.sleep(0.002)
-        for name in names:
-            self._dumps.wait(name, self._parameters.dump_timeout_s)
-        names = self._dumps.names()
-        if len(names) > 1:
-            seen = {name: len(self._dumps.load(name).input_ids) for name in names}
-            raise DumpError(
-                f"{len(names)} dumps appeared after one request: somebody else uses this server",
-                index=sample.index,
-                check="scan",
-                expected=f"one dump of {sample.num_tokens} tokens",
-                got=seen,
-                fix='keep other clients away, or use scan_scope = "request"',
-            )
-        return names[0]
-
-    def _deliver(self, sample: Sample, name: str, attempt: int, started: float) -> None:
-        """Validate, store, commit, remove the dump."""
-        dump = self._dumps.load(name)
-        states_hash = validate(dump, sample, self._expected)
+    def _deliver(
+        self, sample: Sample, dump: Dump, states_hash: "xxhash.xxh3_64", latency_s: float
+    ) -> None:
+        """Store and commit a validated dump."""
         if self._aborted.is_set():
-            raise JobError("aborted before sample was stored", index=sample.index)
-        latency_s = time.monotonic() - started
-        entry = self._writer.put(sample, dump, states_hash, attempt, latency_s)
-        self._dumps.remove(name)
+            raise JobError("aborted before the sample was stored", index=sample.index)
+        tries = max(1, len(self._tried[sample.index]))
+        entry = self._writer.put(sample, dump, states_hash, tries, latency_s)
         self._in_a_row = 0
         self._progress.stored(sample.index, sample.num_tokens, entry.size_bytes, latency_s)
 
-    def _record_failure(self, sample: Sample, error: BaseException, attempts: int) -> None:
+    def _record_failure(self, sample: Sample, error: BaseException) -> None:
         reason = str(error)
         check = error.fields.get("check") if isinstance(error, HslibError) else None
-        self._writer.record(_failure(sample, reason, attempts))
+        self._writer.record(_failure(sample, reason, len(self._tried[sample.index])))
         self._progress.failed(
             sample.index, sample.num_tokens, str(check or type(error).__name__), reason
         )
@@ -280,19 +248,19 @@ def _failure(sample: Sample, reason: str, attempts: int) -> Entry:
     )
 
 
-def run(job: Job, serving: Serving) -> Result:
+def run(job: Job, fleet: Fleet) -> Result:
     """Extract what the plan says is to do; resumable at any point.
 
     Raises:
         HslibError, OSError: what stopped the job; everything committed before stays.
     """
     parameters, plan = job.parameters, job.plan
-    with (
-        Lock(serving.dump_path / ".lock", f"dump directory {serving.dump_path}"),
-        open_writer(parameters, job.manifest) as writer,
-    ):
+    with ExitStack() as held:
+        for path in fleet.dump_paths:
+            held.enter_context(Lock(path / ".lock", f"dump directory {path}"))
+        writer = held.enter_context(open_writer(parameters, job.manifest))
         _settle_the_past(job, writer)
-        _remove_leftovers(serving.dump_path, parameters.scan_scope)
+        _remove_leftovers(fleet, parameters.scan_scope)
         progress = Progress(
             parameters.run_path,
             asked=plan.num_rows,
@@ -300,22 +268,31 @@ def run(job: Job, serving: Serving) -> Result:
             already_done=len(plan.done),
             rejected=len(plan.rejections),
             failed_before=len(plan.failed_before),
-            stored_before=job.stored_before,
+            stored_before=len(job.stored_before),
         )
         with progress:
             progress.log.info("job: %s", job.facts())
             finished = True
             if plan.todo:
-                finished = Extraction(job, serving, writer, progress).run()
+                finished = Extraction(job, fleet, writer, progress).run()
             if not finished:
                 progress.interrupted("stopped on request; run again to resume")
-        _remove_leftovers(serving.dump_path, parameters.scan_scope)
+        _remove_leftovers(fleet, parameters.scan_scope)
     return result_of(job, interrupted=not finished)
 
 
 def _settle_the_past(job: Job, writer: StoreWriter) -> None:
-    """Record new rejections, and take back the lines of rows that are extracted again."""
+    """Record new rejections, and take back the lines of rows that are extracted again.
+
+    Raises:
+        JobError: the store has changed since the job was planned.
+    """
     ledger: Ledger = Store(job.parameters.store_path).ledger
+    if set(ledger.stored) != job.stored_before:
+        raise JobError(
+            "the store has changed since this job was planned; nothing was sent",
+            fix="plan it anew: run extract.prepare again, then extract.run",
+        )
     for rejection in job.plan.rejections:
         reason = f"{rejection.reason}: {rejection.detail}"
         known = ledger.rejected.get(rejection.index)
@@ -329,14 +306,16 @@ def _settle_the_past(job: Job, writer: StoreWriter) -> None:
                     finished_at=time.time(),
                 )
             )
-    for row in job.plan.todo:
-        stale = ledger.stored.get(row.index)
-        if stale is not None:
-            writer.revoke(stale, "its file failed the resume check, or its row changed")
+    for index in {row.index for row in job.plan.todo} | set(job.plan.changed):
+        if index in ledger.stored:
+            writer.revoke(
+                ledger.stored[index], "its file failed the resume check, or its row changed"
+            )
 
 
-def _remove_leftovers(dump_path: Path, scan_scope: str) -> None:
+def _remove_leftovers(fleet: Fleet, scan_scope: str) -> None:
     """Dumps of jobs that died, and late answers; the lock says that nobody else wants them."""
-    dumps = DumpDir(dump_path)
-    kit = [name for name in dumps.names() if name.startswith("hs-")]
-    dumps.clear(dumps.names() if scan_scope == "directory" else kit)
+    for path in fleet.dump_paths:
+        dumps = DumpDir(path)
+        kit = [name for name in dumps.names() if name.startswith("hs-")]
+        dumps.clear(dumps.names() if scan_scope == "directory" else kit)

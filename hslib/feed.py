@@ -1,6 +1,7 @@
-"""Samples on their way to the workers: in order, grouped into requests, within a byte budget."""
+"""Samples on their way to the workers: in order, grouped into requests, within byte budgets."""
 
 import threading
+from collections import deque
 from collections.abc import Iterator
 
 from hslib.dataset import Dataset, Rejection, Sample
@@ -8,25 +9,48 @@ from hslib.errors import DatasetError
 from hslib.job import Job
 from hslib.plan import pack
 
+_ID_BYTES = 4  # int32, beside the states of each token
+_DUMP_OVERHEAD_BYTES = 512  # header and small files, as the plugin counts them
 
-class Feed:
-    """Hands out groups of samples in dataset order, within a byte budget.
 
-    One lock around both, so a large sample waits its turn and nothing overtakes it.
+class Budget:
+    """Bytes of one dump directory that requests in flight may need.
+
+    ``turn`` is held by the one worker of a server that has taken a group and waits for room.
     """
 
-    def __init__(self, job: Job, budget_bytes: int) -> None:
-        self._plan = job.plan
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes, self.held_bytes = limit_bytes, 0
+        self.turn = threading.Lock()
+
+    def fits(self, size_bytes: int) -> bool:
+        """A request larger than the whole budget goes alone."""
+        return not self.held_bytes or self.held_bytes + size_bytes <= self.limit_bytes
+
+
+class Feed:
+    """Hands out groups of samples in dataset order.
+
+    Whoever asks takes the next group and waits for room in its own server's budget before
+    another worker of that server may take one, so a large sample is not overtaken there, and
+    a server that is slow does not hold up the others. Groups that come back, because their
+    server went away, go first.
+    """
+
+    def __init__(self, job: Job, most_bytes: int) -> None:
+        """``most_bytes``: what one request may need, so that its dumps fit side by side."""
         self._wanted = {row.index: row for row in job.plan.todo}
+        self._bytes_per_token = job.plan.state_bytes_per_token + _ID_BYTES
         single = job.parameters.scan_scope == "directory"
         self._groups = pack(
             self._samples(job.dataset),
             1 if single else job.parameters.samples_per_request,
-            job.parameters.tokens_per_request,
+            min(job.parameters.tokens_per_request, most_bytes // self._bytes_per_token),
         )
-        self._budget_bytes, self._held = budget_bytes, 0
+        self._returned: deque[list[Sample]] = deque()
+        self._in_flight = 0
         self._order, self._changed = threading.Lock(), threading.Condition()
-        self._closed = False
+        self.closed = False
 
     def _samples(self, dataset: Dataset) -> Iterator[Sample]:
         for row in dataset:
@@ -38,37 +62,53 @@ class Feed:
                 )
             yield row
 
-    def next(self) -> list[Sample] | None:
-        """The next group, when its bytes fit; None when there is none or the feed is closed."""
-        with self._order:
-            group = None if self._closed else next(self._groups, None)
+    def next(self, budget: Budget) -> list[Sample] | None:
+        """The next group, counted against ``budget``; None when there will be none any more."""
+        with budget.turn:
+            with self._order:
+                group = self._take()
             if group is None:
                 return None
             size = self.size_bytes(group)
             with self._changed:
-                # a group larger than the whole budget goes alone
-                while self._held and self._held + size > self._budget_bytes and not self._closed:
+                while not budget.fits(size) and not self.closed:
                     self._changed.wait(1.0)
-                if self._closed:
+                if self.closed:
                     return None
-                self._held += size
+                budget.held_bytes += size
+                self._in_flight += 1
             return group
+
+    def _take(self) -> list[Sample] | None:
+        """Wait while the last groups are in flight: one of them may come back."""
+        while not self.closed:
+            if self._returned:
+                return self._returned.popleft()
+            group = next(self._groups, None)
+            if group is not None:
+                return group
+            with self._changed:
+                if not self._in_flight and not self._returned:
+                    return None
+                self._changed.wait(0.2)
+        return None
 
     def size_bytes(self, group: list[Sample]) -> int:
         """Bytes of dump directory that the group's states take."""
-        return sum(sample.num_tokens for sample in group) * self._plan.state_bytes_per_token
+        tokens = sum(sample.num_tokens for sample in group)
+        return tokens * self._bytes_per_token + len(group) * _DUMP_OVERHEAD_BYTES
 
-    def release(self, group: list[Sample]) -> None:
+    def release(self, group: list[Sample], budget: Budget, unfinished: list[Sample]) -> None:
+        """A group is through; ``unfinished`` of it go to whoever asks next."""
         with self._changed:
-            self._held -= self.size_bytes(group)
+            budget.held_bytes -= self.size_bytes(group)
+            self._in_flight -= 1
+            # one by one: company must not hide which of them its server can't survive
+            self._returned.extend([sample] for sample in unfinished)
             self._changed.notify_all()
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
 
     def close(self) -> None:
         """Hand out nothing more; what is in flight goes on."""
         with self._changed:
-            self._closed = True
+            self.closed = True
             self._changed.notify_all()

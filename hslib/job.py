@@ -21,7 +21,7 @@ from hslib.plan import (
     require_room,
     require_unchanged,
 )
-from hslib.serving import Serving
+from hslib.serving import Fleet
 from hslib.store import Store, StoreWriter
 
 
@@ -34,7 +34,7 @@ class Job:
     survey: Survey
     plan: JobPlan
     manifest: Manifest
-    stored_before: int
+    stored_before: frozenset[int]  # indices in the store when the job was planned
 
     def facts(self) -> dict[str, str]:
         """What will happen, for a table."""
@@ -107,7 +107,7 @@ class Result:
         return text
 
 
-def prepare(parameters: ExtractionParameters, serving: Serving) -> Job:
+def prepare(parameters: ExtractionParameters, fleet: Fleet) -> Job:
     """Read the dataset, compare with the store, and refuse what can't come out right.
 
     Creates the store and its manifest when they are not there; records rejected rows.
@@ -115,8 +115,8 @@ def prepare(parameters: ExtractionParameters, serving: Serving) -> Job:
     Raises:
         DatasetError, StoreError, JobError, ServerError: with the cure.
     """
-    model = _model_of(parameters, serving)
-    dataset = Dataset(parameters.dataset_file, _limits(parameters, serving), parameters.limit)
+    model = _model_of(parameters, fleet)
+    dataset = Dataset(parameters.dataset_file, _limits(parameters, fleet), parameters.limit)
     survey = dataset.survey()
     require_masks(survey, parameters.max_zero_mask_share)
     if parameters.strict and survey.rejections:
@@ -127,7 +127,7 @@ def prepare(parameters: ExtractionParameters, serving: Serving) -> Job:
             fix=first.fix,
             indices=[r.index for r in survey.rejections[:20]],
         )
-    manifest = make_manifest(parameters, serving, model, survey)
+    manifest = make_manifest(parameters, fleet, model, survey)
     with open_writer(parameters, manifest):
         store = Store(parameters.store_path)
     unsound = _unsound(store, parameters.resume_check)
@@ -144,10 +144,10 @@ def prepare(parameters: ExtractionParameters, serving: Serving) -> Job:
     require_room(
         plan,
         store_free=_free_bytes(parameters.store_path),
-        dump_free=_free_bytes(serving.dump_path),
+        dump_free=fleet.dump_room_bytes(),
         num_shards=parameters.num_shards,
     )
-    return Job(parameters, dataset, survey, plan, store.manifest, len(store))
+    return Job(parameters, dataset, survey, plan, store.manifest, frozenset(store.entries))
 
 
 def open_writer(parameters: ExtractionParameters, manifest: Manifest) -> StoreWriter:
@@ -161,20 +161,20 @@ def _free_bytes(path: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def _limits(parameters: ExtractionParameters, serving: Serving) -> Limits:
-    server_limit = serving.proof.settings.max_req_input_len
+def _limits(parameters: ExtractionParameters, fleet: Fleet) -> Limits:
+    server_limit = fleet.longest_row
     if parameters.max_tokens > server_limit:
         raise JobError(
             f"max_tokens = {parameters.max_tokens}, but the server takes at most {server_limit}",
             fix="start the server with a larger context_length, or lower max_tokens",
         )
-    return Limits(serving.proof.plugin.vocab_size, parameters.max_tokens or server_limit)
+    return Limits(fleet.proof.plugin.vocab_size, parameters.max_tokens or server_limit)
 
 
-def _model_of(parameters: ExtractionParameters, serving: Serving) -> ModelInfo:
+def _model_of(parameters: ExtractionParameters, fleet: Fleet) -> ModelInfo:
     """The model folder that the parameters name; refused when the server serves another."""
-    plugin = serving.proof.plugin
-    served_elsewhere = bool(parameters.server_url) and not parameters.model_path
+    plugin = fleet.proof.plugin
+    served_elsewhere = bool(parameters.server_urls) and not parameters.model_path
     model = read_model(plugin.model_path if served_elsewhere else parameters.model_folder)
     for name in ("num_layers", "hidden_size", "vocab_size"):
         if getattr(model, name) != getattr(plugin, name):
@@ -207,10 +207,10 @@ def _model_of(parameters: ExtractionParameters, serving: Serving) -> ModelInfo:
 
 
 def make_manifest(
-    parameters: ExtractionParameters, serving: Serving, model: ModelInfo, survey: Survey
+    parameters: ExtractionParameters, fleet: Fleet, model: ModelInfo, survey: Survey
 ) -> Manifest:
     """What all samples of this job have in common."""
-    plugin, settings = serving.proof.plugin, serving.proof.settings
+    plugin, settings = fleet.proof.plugin, fleet.proof.settings
     return Manifest(
         boundaries=plugin.boundaries,
         hidden_size=plugin.hidden_size,

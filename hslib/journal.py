@@ -4,6 +4,7 @@ One file per shard, JSON lines, only ever appended. Lines of several files have 
 order, so none is needed: an ``ok`` line holds until a ``revoked`` line names its ``entry``.
 """
 
+import errno
 import os
 import threading
 import uuid
@@ -123,13 +124,16 @@ class Journal:
         self._pending: list[bytes] = []
         self._directories: set[Path] = set()
         self._written = self._durable = 0
+        self._broken: OSError | None = None  # set once, by the error that ended it
         self._lock, self._flushing = threading.Lock(), threading.Lock()
 
     def append(self, entry: Entry, directory: Path | None = None) -> None:
         """Return when the entry, and the renames in ``directory`` before it, are on disk.
 
         Raises:
-            OSError: the disk is full or gone; the entry then counts for nothing.
+            OSError: the disk is full or gone. Whether lines of that moment count is then up to
+                the file: nothing more is written through this journal, every later call raises,
+                and the next run reads what is there.
         """
         line = orjson.dumps(asdict(entry)) + b"\n"
         with self._lock:
@@ -139,8 +143,14 @@ class Journal:
             if directory is not None:
                 self._directories.add(directory)
         with self._flushing:
+            if self._broken is not None:
+                raise OSError(self._broken.errno, f"the journal is closed: {self._broken}")
             if self._durable < mine:
-                self._flush()
+                try:
+                    self._flush()
+                except OSError as error:
+                    self._broken = error
+                    raise
 
     def _flush(self) -> None:
         with self._lock:
@@ -155,14 +165,16 @@ class Journal:
             os.fsync(self._fd)
         except OSError:
             os.ftruncate(self._fd, end)  # never leave a torn line in the middle
-            with self._lock:
-                self._pending = lines + self._pending
-                self._directories |= directories
             raise
         self._durable = upto
 
     def close(self) -> None:
-        os.close(self._fd)
+        """Nothing is written any more: the descriptor's number may soon be another file's."""
+        with self._flushing:
+            if self._fd >= 0:
+                os.close(self._fd)
+            self._fd = -1
+            self._broken = self._broken or OSError(errno.EBADF, "it was closed")
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -37,12 +37,19 @@ def read_parameters(model: type[P], namespace: Mapping[str, Any]) -> P:
         cells = [source for source in history if pattern.match(source.lstrip())]
         if cells:
             names |= assigned_names(cells[-1])
+    if not history[1:]:  # a runner that keeps no history, such as nbval
+        names = {name for name, value in namespace.items() if _looks_like_parameter(name, value)}
     if not names:
         raise ParameterError(
             "no parameters cell has run in this kernel",
             fix='run the notebook from the top; its parameters cell starts with "# parameters"',
         )
     return model.from_values({name: namespace[name] for name in names if name in namespace})
+
+
+def _looks_like_parameter(name: str, value: object) -> bool:
+    literal = isinstance(value, str | int | float | bool | list)
+    return literal and not name.startswith("_") and name != "In"
 
 
 def assigned_names(source: str) -> set[str]:

@@ -78,6 +78,7 @@ def plan_job(
     """
     bad = set(unsound)
     todo: list[RowInfo] = []
+    known = {row.index for row in survey.rows}
     done: list[int] = []
     failed: list[int] = []
     changed: list[int] = []
@@ -95,6 +96,10 @@ def plan_job(
         else:
             todo.append(row)
     rejections = tuple(r for r in survey.rejections if in_shard(r.index, *shard))
+    # stored rows that are no good rows any more: rejected now, or not in the dataset at all
+    changed += [
+        i for i in ledger.stored if in_shard(i, *shard) and i not in known and i < survey.end
+    ]
     return JobPlan(
         tuple(todo),
         tuple(done),
@@ -107,7 +112,8 @@ def plan_job(
 
 def is_same_row(entry: Entry, row: RowInfo) -> bool:
     """Whether a journal line speaks of the row that is at its index now."""
-    return entry.digest == row.digest and entry.mask_digest in ("", row.mask_digest)
+    same_mask = entry.mask_digest in ("", row.mask_digest)
+    return entry.digest == row.digest and entry.id == row.id and same_mask
 
 
 def _failed_the_same_row(ledger: Ledger, row: RowInfo) -> bool:
@@ -125,11 +131,14 @@ def require_unchanged(plan: JobPlan, stored: Mapping[int, Entry], survey: Survey
         return
     wanted = {row.index: row for row in survey.rows}
     now_at = {row.digest: row.index for row in survey.rows}
-    moved = sum(stored[i].digest in now_at and now_at[stored[i].digest] != i for i in plan.changed)
-    mask_only = sum(stored[i].digest == wanted[i].digest for i in plan.changed)
+    gone = [i for i in plan.changed if i not in wanted]
+    here = [i for i in plan.changed if i in wanted]
+    moved = sum(stored[i].digest in now_at and now_at[stored[i].digest] != i for i in here)
+    mask_only = sum(stored[i].digest == wanted[i].digest for i in here)
     raise DatasetError(
         f"{len(plan.changed)} stored rows are not the rows that the dataset has there now: "
-        f"{moved} of them moved to another index, {mask_only} have another loss_mask",
+        f"{moved} of them moved to another index, {mask_only} have another loss_mask or id, "
+        f"{len(gone)} are rejected or gone",
         indices=list(plan.changed[:20]),
         fix="give the dataset that the store was made from (appending rows is fine), another "
         "store_dir, or on_changed_rows = 'redo' to extract these rows again",
@@ -205,7 +214,7 @@ class Totals:
 
 def count_outcomes(plan: JobPlan, ledger: Ledger) -> Totals:
     """Totals from the journal as it stands after a run, not from the run's own counters."""
-    done = set(plan.done)
+    done = sum(index in ledger.stored for index in plan.done)
     ok = failed = 0
     for row in plan.todo:
         entry = ledger.stored.get(row.index)
@@ -216,7 +225,7 @@ def count_outcomes(plan: JobPlan, ledger: Ledger) -> Totals:
     return Totals(
         asked=plan.num_rows,
         ok=ok,
-        already_done=len(done),
+        already_done=done,
         failed=failed + len(plan.failed_before),
         rejected=len(plan.rejections),
     )

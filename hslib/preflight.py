@@ -196,7 +196,7 @@ def _check_key(parameters: ServerParameters, problems: list[Problem]) -> None:
         _ = parameters.api_key
     except ParameterError as error:
         problems.append(Problem(error.message, error.fix))
-    if any(arg.startswith(("--api-key", "--admin-api-key")) for arg in parameters.extra_args):
+    if any(arg.startswith(("--api", "--admin")) for arg in parameters.extra_args):
         problems.append(
             Problem(
                 "an API key in extra_args would show in the process list and in server.log",

@@ -5,6 +5,7 @@ started it. Only that group is ever signalled, and only while its leader is the 
 that was started (same start time).
 """
 
+import atexit
 import contextlib
 import os
 import signal
@@ -20,7 +21,7 @@ import pydantic
 from hslib import proof
 from hslib.client import ServerClient
 from hslib.config import ServerParameters, read_api_key
-from hslib.dump import DumpDir
+from hslib.dump import DumpDir, PluginInfo
 from hslib.errors import HslibError, ServerError
 from hslib.manifest import write_atomically
 from hslib.preflight import Plan, require
@@ -37,7 +38,7 @@ class ServerState(pydantic.BaseModel):
 
     url: str
     pid: int  # the process group's leader, and the group's id
-    process_started_at: float  # unix seconds, as the kernel has it
+    process_mark: str  # which process has that id: boot and start time, see process_mark()
     launched_at: float
     model_path: str
     boundaries: tuple[int, ...]
@@ -84,6 +85,8 @@ def start(
     plan = require(parameters)
     on_progress(f"starting SGLang {plan.interpreter.sglang_version} at port {plan.port}")
     state = launch(plan)
+    if parameters.for_job:
+        atexit.register(stop_group, state, patience_s=0.0)
     try:
         wait_ready(state, parameters.start_timeout_s, on_progress)
         prove(state)
@@ -115,7 +118,7 @@ def launch(plan: Plan) -> ServerState:
     state = ServerState(
         url=f"http://{parameters.host}:{plan.port}",
         pid=process.pid,
-        process_started_at=psutil.Process(process.pid).create_time(),
+        process_mark=process_mark(process.pid),
         launched_at=launched_at,
         model_path=str(plan.model.path),
         boundaries=plan.boundaries,
@@ -125,7 +128,11 @@ def launch(plan: Plan) -> ServerState:
         api_key_env=parameters.api_key_env,
         for_job=parameters.for_job,
     )
-    write_atomically(state_path(run_path), state.model_dump_json(indent=1).encode())
+    try:
+        write_atomically(state_path(run_path), state.model_dump_json(indent=1).encode())
+    except BaseException:
+        stop_group(state, patience_s=0.0)  # nobody would find it again
+        raise
     return state
 
 
@@ -256,6 +263,7 @@ def prove(state: ServerState) -> proof.Proof:
             expected=state.boundaries,
             got=found.plugin.boundaries,
         )
+    check_replicas(state, found.plugin.replicas)
     if found.plugin.pid not in [process.pid for process in group(state)]:
         raise ServerError(
             f"plugin.json was written by process {found.plugin.pid}, which is not this server's",
@@ -264,32 +272,73 @@ def prove(state: ServerState) -> proof.Proof:
     return found
 
 
+def check_replicas(state: ServerState, replicas: int) -> None:
+    """Every data-parallel replica must have hooked its own model.
+
+    Raises:
+        ServerError: the one that has not, or captures something else.
+    """
+    for rank in range(1, replicas):
+        path = Path(state.dump_dir) / f"plugin.dp{rank}.json"
+        try:
+            other = PluginInfo.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            other = None
+        fresh = other is not None and other.written_at >= state.launched_at
+        if other is None or not fresh or other.problems or other.boundaries != state.boundaries:
+            raise ServerError(
+                f"replica {rank} of {replicas} does not capture as asked",
+                expected=state.boundaries,
+                got=other and (other.problems or other.boundaries),
+                fix="see server.log",
+            )
+
+
 def client_of(state: ServerState) -> ServerClient:
     return ServerClient(state.url, read_api_key(state.api_key_env))
 
 
+def process_mark(pid: int) -> str:
+    """``{boot id}:{start time}``; equal for the very same process only, whatever clocks do.
+
+    The start time is field 22 of ``/proc/{pid}/stat``, in ticks since boot (proc(5)); "" when
+    there is no such process.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}:{fields[19]}"
+
+
 def is_alive(state: ServerState) -> bool:
     """Whether the very process that was started still runs."""
+    if process_mark(state.pid) != state.process_mark:
+        return False
     try:
-        process = psutil.Process(state.pid)
-        same = abs(process.create_time() - state.process_started_at) < 1.0
-        return bool(same and process.status() != psutil.STATUS_ZOMBIE)
+        return bool(psutil.Process(state.pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 
 
 def group(state: ServerState) -> list[psutil.Process]:
     """Live processes of the server's group; children can outlive the leader."""
+    mark = process_mark(state.pid)
+    boot, _, started = state.process_mark.partition(":")
+    if mark and mark != state.process_mark:
+        return []  # somebody else has the number now, so the group ended before
     found = []
     for process in psutil.process_iter():
         try:
             if os.getpgid(process.pid) != state.pid:
                 continue
-            if process.create_time() < state.process_started_at - 1.0:
-                continue  # a group id that was used again
+            its_boot, _, its_start = process_mark(process.pid).partition(":")
+            if its_boot != boot or int(its_start) < int(started):
+                continue  # a group id that was used before or after
             if process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
-        except (ProcessLookupError, psutil.NoSuchProcess):
+        except (ProcessLookupError, psutil.NoSuchProcess, ValueError):
             continue
     return found
 
@@ -306,8 +355,12 @@ def stop(run_path: Path) -> str:
     return f"stopped the server at {state.url} ({count} processes)"
 
 
-def stop_group(state: ServerState) -> int:
+def stop_group(state: ServerState, patience_s: float = _STOP_TIMEOUT_S) -> int:
     """SIGTERM to the group, SIGKILL to what is left; returns how many processes there were.
+
+    Args:
+        patience_s: how long they may take to end by themselves; 0 = kill at once, for a
+            kernel that is itself about to be killed.
 
     Raises:
         ServerError: when some survive both.
@@ -315,7 +368,7 @@ def stop_group(state: ServerState) -> int:
     members = group(state)
     for process in members:
         _signal(process, signal.SIGTERM)
-    _, left = psutil.wait_procs(members, timeout=_STOP_TIMEOUT_S)
+    _, left = psutil.wait_procs(members, timeout=patience_s)
     left = [process for process in {*left, *group(state)} if process.is_running()]
     for process in left:
         _signal(process, signal.SIGKILL)

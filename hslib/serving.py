@@ -1,6 +1,5 @@
 """Which server a job uses: one that is named, the run's own, or one started for the job."""
 
-import atexit
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,44 +55,94 @@ class Serving:
 
     def close(self) -> str:
         """Stop the server if it was started for a job; says what was done."""
-        atexit.unregister(self.close)
         if self.state is None or not self.state.for_job:
             return "The server was running before and stays."
         server.stop(server.state_path_of(self.state).parent)
         return "The server that was started for this job is stopped."
 
 
-def open_server(
+@dataclass(frozen=True)
+class Fleet:
+    """The servers of one job, all serving the same; usually one."""
+
+    members: tuple[Serving, ...]
+
+    @property
+    def proof(self) -> Proof:
+        """Of the first; the others serve the same."""
+        return self.members[0].proof
+
+    @property
+    def dump_paths(self) -> tuple[Path, ...]:
+        """Each once: servers may share one."""
+        return tuple(dict.fromkeys(member.dump_path for member in self.members))
+
+    @property
+    def longest_row(self) -> int:
+        """Tokens that every member takes."""
+        return min(member.proof.settings.max_req_input_len for member in self.members)
+
+    def dump_room_bytes(self) -> int:
+        """What one dump may need on every member: free space, and the plugin's own budget."""
+        free = (DumpDir(path).free_bytes() for path in self.dump_paths)
+        budgets = (member.proof.plugin.budget_bytes for member in self.members)
+        return min([*free, *(budget for budget in budgets if budget)])
+
+    def facts(self) -> dict[str, str]:
+        """For a table."""
+        count = len(self.members)
+        origin = self.members[0].origin if count == 1 else f"{count}, named by server_url"
+        return self.proof.facts() | {"server": origin}
+
+    def close(self) -> str:
+        """Stop what was started for this job; says what was done."""
+        return " ".join(dict.fromkeys(member.close() for member in self.members))
+
+
+def open_fleet(
     parameters: ExtractionParameters, on_progress: Callable[[str], None] = lambda _line: None
-) -> Serving:
-    """Find or start the server of an extraction, and prove it.
+) -> Fleet:
+    """Find or start the servers of an extraction, and prove each.
 
     Raises:
-        ServerError: it can't be started, reached or trusted.
+        ServerError: one can't be started, reached or trusted, or serves something else.
     """
-    if parameters.server_url:
-        return _attach(parameters)
+    if not parameters.server_urls:
+        return Fleet((_own_server(parameters, on_progress),))
+    pairs = zip(parameters.server_urls, parameters.dump_paths, strict=True)
+    fleet = Fleet(tuple(_attach(url, path, parameters.api_key) for url, path in pairs))
+    first = fleet.proof.plugin.identity()
+    for member in fleet.members[1:]:
+        other = member.proof.plugin.identity()
+        differing = {n: (first[n], other[n]) for n in first if first[n] != other[n]}
+        if differing:
+            raise ServerError(
+                f"{member.url} serves something else than {fleet.members[0].url}: "
+                f"{', '.join(differing)} differ",
+                differing=differing,
+                fix="name servers of one model with the same layers",
+            )
+    return fleet
+
+
+def _own_server(parameters: ExtractionParameters, on_progress: Callable[[str], None]) -> Serving:
     state = server.read_state(parameters.run_path)
     if state is None or not server.is_alive(state):
         state = server.start(_for_job(parameters), on_progress)
-    proof = server.prove(state)
-    serving = Serving(
-        state.url, Path(state.dump_dir), read_api_key(state.api_key_env), proof, state
-    )
-    atexit.register(serving.close)
-    return serving
+    key = read_api_key(state.api_key_env)
+    return Serving(state.url, Path(state.dump_dir), key, server.prove(state), state)
 
 
-def _attach(parameters: ExtractionParameters) -> Serving:
-    dumps = DumpDir(parameters.dump_path)
-    with ServerClient(parameters.server_url, parameters.api_key) as client:
+def _attach(url: str, dump_path: Path, api_key: str) -> Serving:
+    dumps = DumpDir(dump_path)
+    with ServerClient(url, api_key) as client:
         if not client.is_up():
             raise ServerError(
-                f"no server answers at {parameters.server_url}",
+                f"no server answers at {url}",
                 fix="start it, or leave server_url empty for one started here",
             )
         proof = prove(client, dumps)
-    return Serving(parameters.server_url, dumps.root, parameters.api_key, proof, None)
+    return Serving(url, dumps.root, api_key, proof, None)
 
 
 def _for_job(parameters: ExtractionParameters) -> ServerParameters:
@@ -102,7 +151,7 @@ def _for_job(parameters: ExtractionParameters) -> ServerParameters:
         action="start",
         model_path=parameters.model_path,
         layers=parameters.layers,
-        dump_dir=parameters.dump_dir,
+        dump_dir=str(parameters.dump_paths[0]),
         api_key_env=parameters.api_key_env,
         for_job=True,
     )

@@ -145,9 +145,9 @@ class Store:
         entry = self.entries[index]
         try:
             arrays = open_tensors(self.path / entry.file).arrays
-        except (TensorFileError, OSError) as error:
+        except (TensorFileError, FileNotFoundError) as error:
             raise StoreError(
-                f"sample {index} can't be read: {error}", index=index, fix="run repair()"
+                f"sample {index} is not sound: {error}", index=index, fix="run repair()"
             ) from error
         tensors = {name: _as_tensor(array) for name, array in arrays.items()}
         return StoredSample(entry, self.manifest.boundaries, **tensors)
@@ -162,7 +162,10 @@ class Store:
         """Compare files with their journal lines: size only, or every byte (``deep``).
 
         Deep reads each file once: header rebuilt and compared, checksum over all tensors,
-        digest over the ids, finite states.
+        digest over the ids.
+
+        Raises:
+            OSError: a file could not be read, which says nothing of the sample.
         """
         wanted = list(self.entries if indices is None else indices)
 
@@ -180,13 +183,22 @@ class Store:
     def repair(self, report: VerifyReport) -> list[int]:
         """Move what is bad into ``quarantine/`` and mark it to be redone.
 
-        Returns the indices, which the next extraction takes up again.
+        What was extracted again since the report was made stays. Returns the indices, which
+        the next extraction takes up again.
         """
+        reported = {fault.index: self.entries[fault.index].entry for fault in report.faults}
+        moved = []
         with StoreWriter(self.path, self.manifest) as writer:
+            self.ledger = self._read_ledger()
             for fault in report.faults:
-                writer.revoke(self.entries[fault.index], f"{fault.check}: {fault.detail}")
+                entry = self.entries.get(fault.index)
+                if entry is None or entry.entry != reported[fault.index]:
+                    continue
+                if check_file(self.path, entry, self.manifest, report.deep) is not None:
+                    writer.revoke(entry, f"{fault.check}: {fault.detail}")
+                    moved.append(fault.index)
         self.ledger = self._read_ledger()
-        return [fault.index for fault in report.faults]
+        return moved
 
 
 def _as_tensor(array: np.ndarray) -> "torch.Tensor":
@@ -224,7 +236,12 @@ def sample_header(entry: Entry, manifest: Manifest) -> bytes:
 
 
 def check_file(store: Path, entry: Entry, manifest: Manifest, deep: bool) -> Fault | None:
-    """Compare one file with its journal line; None when all is well."""
+    """Compare one file with its journal line; None when all is well.
+
+    Raises:
+        OSError: it could not be read (too many open files, a disk's error): that says nothing
+            of the sample, which must not be taken for bad.
+    """
     path = store / entry.file
 
     def fault(check: str, detail: str) -> Fault:
@@ -239,7 +256,7 @@ def check_file(store: Path, entry: Entry, manifest: Manifest, deep: bool) -> Fau
         file = open_tensors(path)
     except FileNotFoundError:
         return fault("exists", "the file is gone")
-    except (TensorFileError, OSError) as error:
+    except TensorFileError as error:
         return fault("readable", str(error))
     if file.header != sample_header(entry, manifest):
         return fault("header", "not the header that its journal line implies")
@@ -269,6 +286,9 @@ class StoreWriter:
         try:
             _refuse_other_splits(path, num_shards)
             self.manifest = write_or_check_manifest(path, manifest)
+            self._suffix = f".{shard_index}-of-{num_shards}.tmp"
+            for leftover in path.glob(f"samples/*/.*{self._suffix}"):
+                leftover.unlink()  # of a killed job of this shard, which the lock shows is gone
             self._journal = Journal(path / name)
         except BaseException:
             self._lock.release()
@@ -325,7 +345,7 @@ class StoreWriter:
         ]
         entry = dataclasses.replace(draft, size_bytes=sum(len(part) for part in parts))
         target = self.path / file
-        write_file(target, parts)
+        write_file(target, parts, self._suffix)
         self._journal.append(entry, target.parent)
         return entry
 
@@ -374,14 +394,14 @@ def _refuse_other_splits(path: Path, num_shards: int) -> None:
             ) from error
 
 
-def write_file(target: Path, parts: Sequence[bytes | memoryview]) -> None:
-    """Write ``parts`` to a temporary name beside ``target``, fsync, rename.
+def write_file(target: Path, parts: Sequence[bytes | memoryview], suffix: str) -> None:
+    """Write ``parts`` to ``.{name}{suffix}`` beside ``target``, fsync, rename.
 
     Raises:
         OSError: with the temporary file removed.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = target.with_name(f".{target.name}{suffix}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         try:

@@ -27,7 +27,7 @@ from hslib.dataset import Sample
 from hslib.dump import DumpDir
 from hslib.errors import JobError, ServerError
 from hslib.job import Job
-from hslib.serving import Serving, open_server
+from hslib.serving import Fleet, open_fleet
 from hslib.store import Store
 
 SAMPLES = [random_sample(i, n, seed=3) for i, n in enumerate((30, 12, 47, 12, 25, 8))]
@@ -98,10 +98,10 @@ def test_predicting_the_counter_files_other_samples_states(
     assert len(filed[3]) == SAMPLES[2].num_tokens
 
 
-def run_job(parameters: ExtractionParameters) -> tuple[Job, extract.Result, Serving]:
-    serving = open_server(parameters)
-    job = extract.prepare(parameters, serving)
-    return job, extract.run(job, serving), serving
+def run_job(parameters: ExtractionParameters) -> tuple[Job, extract.Result, Fleet]:
+    fleet = open_fleet(parameters)
+    job = extract.prepare(parameters, fleet)
+    return job, extract.run(job, fleet), fleet
 
 
 def test_clear_and_scan_on_the_same_server_stores_all_right(
@@ -146,8 +146,9 @@ def test_a_foreign_request_in_between_is_an_error_that_says_so(
 
 @pytest.mark.usefixtures("dumps")
 def test_directory_scope_on_a_server_that_uses_our_names_is_refused(parameters: Any) -> None:
-    serving = open_server(parameters())
-    plugin = serving.proof.plugin.model_copy(update={"dump_all": False})
-    serving.proof = replace(serving.proof, plugin=plugin)
+    fleet = open_fleet(parameters())
+    member = fleet.members[0]
+    plugin = member.proof.plugin.model_copy(update={"dump_all": False})
+    member.proof = replace(member.proof, plugin=plugin)
     with pytest.raises(ServerError, match="dump_all = True"):
-        extract.prepare(parameters(), serving)
+        extract.prepare(parameters(), fleet)

@@ -155,6 +155,8 @@ def test_formats_are_told_by_content(tmp_path: Path, name: str, write: Any) -> N
         (b"<!DOCTYPE html><html>404</html>", "HTML page"),
         (b"\n  <html>", "HTML page"),
         (gzip.compress(TEXT * 50)[:-12], "breaks off after row"),
+        (zstandard.compress(TEXT * 5000)[:-4], "breaks off after row"),
+        (b"\x28\xb5\x2f\xfd and no frame", "breaks off after row -1"),
         (b"PAR1 and nothing more", "not a whole Parquet file"),
     ],
 )
@@ -200,3 +202,20 @@ def test_mask_digest_tells_masks_apart() -> None:
     ones, zeros = Sample(0, "a", ids, np.ones(2, np.uint8)), Sample(0, "a", ids, np.zeros(2, "u1"))
     assert ones.digest == zeros.digest
     assert ones.mask_digest != zeros.mask_digest
+
+
+def test_zstd_lines_are_split_on_line_feeds_only(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl.zst"
+    rows = [b'{"input_ids": [1], "t": "a\\rb"}\r\n', b'{"input_ids": [2]}\n', b'{"input_ids": [3]}']
+    path.write_bytes(b"".join(map(zstandard.compress, rows)))
+    assert [(r.index, r.input_ids.tolist()) for r in rows_of(path)] == [
+        (0, [1]),
+        (1, [2]),
+        (2, [3]),
+    ]
+
+
+def test_a_row_without_an_id_does_not_collide_with_anothers(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"input_ids": [1]}\n{"id": 0, "input_ids": [2]}\n')
+    assert all(isinstance(row, Sample) for row in rows_of(path))

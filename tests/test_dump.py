@@ -174,3 +174,16 @@ def test_a_lock_names_its_owner_and_ends_with_it(tmp_path: Path) -> None:
         assert str(os.getpid()) in caught.value.fields["owner"]
     with Lock(tmp_path / "lock", "the dump directory"):
         pass
+
+
+def test_a_dump_without_numbers_for_every_state_is_refused(dumps: DumpDir) -> None:
+    path = dumps.root / "d/meta.json"
+    meta = json.loads(path.read_text())
+    path.write_text(json.dumps({**meta, "layers": meta["layers"][:3]}))
+    refused(dumps, "numbers a state")
+
+
+def test_a_dump_whose_meta_counts_otherwise_is_refused(dumps: DumpDir) -> None:
+    path = dumps.root / "d/meta.json"
+    path.write_text(path.read_text().replace('"num_tokens": 12', '"num_tokens": 11'))
+    refused(dumps, "num_tokens")

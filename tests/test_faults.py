@@ -7,6 +7,7 @@ job's reaction, and not the states, is what these tests are about.
 import contextlib
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,8 +23,8 @@ from support import BOUNDARIES, put_dump, random_sample, write_rows
 
 from hslib import extract
 from hslib.config import ExtractionParameters
-from hslib.errors import JobError, ServerError
-from hslib.serving import open_server
+from hslib.errors import DatasetError, JobError, ParameterError, ServerError
+from hslib.serving import open_fleet
 from hslib.store import Store
 
 SAMPLES = [random_sample(i, 10 + i, seed=9) for i in range(12)]
@@ -113,12 +114,17 @@ class FakeServer:
     def generate(self, body: dict[str, Any]) -> int | None:
         for rid, ids in zip(body["rid"], body["input_ids"], strict=True):
             self.requests.append(rid)
-            status = self.misbehave(rid, np.array(ids, np.int32), int(rid.split("-")[-1]) % 1000)
+            status = self.misbehave(rid, np.array(ids, np.int32), self.times_asked(rid))
             if status != 0:
                 if status is not None:
                     return status if status > 0 else None
                 self.dump(rid, np.array(ids, np.int32))
         return 200
+
+    def times_asked(self, rid: str) -> int:
+        """How often this sample was asked for, this time included."""
+        prefix = "-".join(rid.split("-")[:2]) + "-"
+        return sum(known.startswith(prefix) for known in self.requests)
 
     def dump(self, rid: str, ids: np.ndarray) -> None:
         put_dump(self.dumps, rid, ids, states_of(ids))
@@ -154,8 +160,8 @@ def parameters(fake: FakeServer, tmp_path: Path) -> Callable[..., ExtractionPara
 
 
 def run(parameters: ExtractionParameters) -> extract.Result:
-    serving = open_server(parameters)
-    return extract.run(extract.prepare(parameters, serving), serving)
+    fleet = open_fleet(parameters)
+    return extract.run(extract.prepare(parameters, fleet), fleet)
 
 
 def assert_store_is_right(path: Path, indices: list[int] | None = None) -> None:
@@ -358,6 +364,189 @@ def test_a_server_that_stays_away_ends_the_job_and_the_next_run_goes_on(
     assert result.is_whole
     assert result.totals.already_done == stored
     assert_store_is_right(parameters().store_path)
+
+
+@pytest.fixture
+def second(tmp_path: Path, model_of: Callable[[str], Path]) -> Iterator[FakeServer]:
+    server = FakeServer(tmp_path / "dumps-2", model_of("llama"))
+    yield server
+    server.stop()
+
+
+def both(fake: FakeServer, second: FakeServer) -> dict[str, Any]:
+    return {
+        "server_url": [fake.url, second.url],
+        "dump_dir": [str(fake.dumps), str(second.dumps)],
+        "concurrency": 2,
+        "samples_per_request": 1,
+    }
+
+
+def test_two_servers_share_the_rows(fake: FakeServer, second: FakeServer, parameters: Any) -> None:
+    def slowly(*_args: Any) -> None:
+        time.sleep(0.02)
+
+    fake.misbehave = second.misbehave = slowly
+    assert run(parameters(**both(fake, second))).is_whole
+    assert_store_is_right(parameters().store_path)
+    shares = [len([r for r in s.requests if "-999999999-" not in r]) for s in (fake, second)]
+    assert sum(shares) == len(SAMPLES), "a row goes to one of them"
+    assert min(shares) >= 3
+
+
+def test_one_server_dying_costs_only_what_it_had_in_flight(
+    fake: FakeServer, second: FakeServer, parameters: Any
+) -> None:
+    def die(rid: str, *_: Any) -> int | None:
+        if "-999999999-" in rid:
+            return None
+        threading.Thread(target=second.stop, daemon=True).start()
+        time.sleep(0.2)
+        return DROP
+
+    second.misbehave = die
+    fake.misbehave = lambda *_: time.sleep(0.02)
+    wanted = parameters(**both(fake, second), server_wait_s=0.5)
+    result = run(wanted)
+    assert result.is_whole
+    assert_store_is_right(wanted.store_path)
+    log = (wanted.run_path / "extraction.log").read_text()
+    assert "going on with 1 other server(s)" in log
+    tries = [e.attempts for e in Store(wanted.store_path).entries.values()]
+    assert sum(tries) <= len(SAMPLES) + 2, "only the tries in flight are repeated"
+
+
+def test_a_server_that_hangs_does_not_hold_up_the_others(
+    fake: FakeServer, second: FakeServer, parameters: Any
+) -> None:
+    def hang(rid: str, *_: Any) -> None:
+        if "-999999999-" not in rid:
+            time.sleep(3)
+
+    second.misbehave = hang
+    started = time.monotonic()
+    assert run(parameters(**both(fake, second), request_timeout_s=10.0)).is_whole
+    assert time.monotonic() - started < 8
+    served = [rid for rid in fake.requests if "-999999999-" not in rid]
+    assert len(served) >= len(SAMPLES) - 2
+
+
+def test_servers_of_different_models_are_refused_with_the_fields(
+    fake: FakeServer, second: FakeServer, parameters: Any
+) -> None:
+    write_plugin_json(
+        second.dumps, {**json.loads((fake.dumps / "plugin.json").read_text()), "num_layers": 7}
+    )
+    with pytest.raises(ServerError, match="num_layers differ"):
+        run(parameters(**both(fake, second)))
+
+
+def test_each_server_needs_a_dump_directory_or_all_share_one(parameters: Any) -> None:
+    with pytest.raises(ParameterError, match="dump_dir has 1 entries, server_url 2"):
+        parameters(server_url=["http://a", "http://b"], dump_dir=["x"])
+
+
+def test_a_row_that_its_server_never_answers_fails_and_does_not_hang_the_job(
+    fake: FakeServer, parameters: Any
+) -> None:
+    fake.misbehave = lambda rid, *_: DROP if rid.startswith("hs-4-") else None
+    result = run(parameters())
+    assert list(result.failed) == [4]
+    assert_store_is_right(parameters().store_path, [s.index for s in SAMPLES if s.index != 4])
+    log = (parameters().run_path / "extraction.log").read_text()
+    assert log.count("[4] no answer") == 4, "once in company, three times alone"
+
+
+def test_a_proxy_without_a_server_behind_it_is_waited_out(
+    fake: FakeServer, parameters: Any
+) -> None:
+    """503 for a second and a half is nobody's fault."""
+    until = time.monotonic() + 1.5
+    fake.misbehave = lambda rid, *_: (
+        503 if "-999999999-" not in rid and time.monotonic() < until else None
+    )
+    result = run(parameters(max_attempts=20))
+    assert result.is_whole
+
+
+def test_running_a_plan_twice_is_refused_and_takes_nothing_back(
+    fake: FakeServer, parameters: Any
+) -> None:
+    fleet = open_fleet(parameters())
+    job = extract.prepare(parameters(), fleet)
+    assert extract.run(job, fleet).is_whole
+    fake.requests.clear()
+    with pytest.raises(JobError, match=r"extract\.prepare again"):
+        extract.run(job, fleet)
+    assert fake.requests == []
+    assert_store_is_right(parameters().store_path)
+    assert not (parameters().store_path / "quarantine").exists()
+
+
+def test_dumps_of_failed_and_late_tries_do_not_pile_up_while_the_job_runs(
+    fake: FakeServer, parameters: Any
+) -> None:
+    seen: list[list[str]] = []
+
+    def misbehave(rid: str, ids: np.ndarray, _attempt: int) -> int | None:
+        if rid.startswith("hs-2-"):
+            fake.dump(rid, ids[::-1].copy())
+            return NO_DUMP
+        if rid.startswith("hs-11-"):
+            seen.append([p.name for p in fake.dumps.glob("hs-2-*")])
+        return None
+
+    fake.misbehave = misbehave
+    result = run(parameters(concurrency=1, samples_per_request=1))
+    assert list(result.failed) == [2]
+    assert seen == [[]]
+
+
+def test_an_interrupt_waits_for_what_is_in_flight(fake: FakeServer, parameters: Any) -> None:
+    """One worker, one slow request: its line must be in the journal when the job ends."""
+    in_flight = threading.Event()
+
+    def slowly(rid: str, *_: Any) -> None:
+        if rid.startswith("hs-0-"):
+            in_flight.set()
+            time.sleep(1.5)
+
+    fake.misbehave = slowly
+
+    def interrupt() -> None:
+        in_flight.wait()
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    result = run(parameters(concurrency=1, samples_per_request=1))
+    assert result.interrupted
+    assert list(Store(parameters().store_path).entries) == [0]
+    with pytest.raises(JobError, match="have no outcome: the job was interrupted"):
+        result.require_whole()
+
+
+def test_other_peoples_directories_in_the_dump_directory_stay(
+    fake: FakeServer, parameters: Any
+) -> None:
+    for name in ("hs-corpus", "my-store"):
+        (fake.dumps / name).mkdir()
+        (fake.dumps / name / "train.jsonl").write_text("x")
+    fake.dump("hs-3-13-0123456789abcdef-1", SAMPLES[3].input_ids)
+    assert run(parameters()).is_whole
+    assert sorted(p.name for p in fake.dumps.iterdir() if p.is_dir()) == ["hs-corpus", "my-store"]
+
+
+def test_rows_that_are_stored_and_rejected_now_are_refused(parameters: Any, tmp_path: Path) -> None:
+    run(parameters())
+    path = tmp_path / "rows.jsonl"
+    wanted = parameters()
+    lines = path.read_text().splitlines()
+    lines[5] = '{"input_ids": []}'
+    path.write_text("\n".join(lines[:9]))
+    with pytest.raises(DatasetError, match="4 are rejected or gone") as caught:
+        run(wanted)
+    assert caught.value.fields["indices"] == [5, 9, 10, 11]
 
 
 def test_a_full_disk_stops_the_job_and_what_was_committed_stays(

@@ -18,7 +18,7 @@ from hslib.errors import DatasetError, DumpError, JobError, ServerError, StoreEr
 from hslib.journal import read_journal
 from hslib.lock import Lock
 from hslib.progress import read_progress
-from hslib.serving import open_server
+from hslib.serving import open_fleet
 from hslib.store import Store
 
 SAMPLES = [random_sample(i, n, seed=5) for i, n in enumerate((9, 130, 1, 40, 40, 77, 3, 200))]
@@ -70,8 +70,8 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
 
 
 def run(parameters: ExtractionParameters) -> extract.Result:
-    serving = open_server(parameters)
-    return extract.run(extract.prepare(parameters, serving), serving)
+    fleet = open_fleet(parameters)
+    return extract.run(extract.prepare(parameters, fleet), fleet)
 
 
 def test_every_row_is_stored_with_its_own_states(
@@ -93,7 +93,7 @@ def test_every_row_is_stored_with_its_own_states(
 
 def test_nothing_is_left_in_the_dump_directory(parameters: Any) -> None:
     run(parameters())
-    assert [n for n in DumpDir(parameters().dump_path).names() if n.startswith("hs-")] == []
+    assert [n for n in DumpDir(parameters().dump_paths[0]).names() if n.startswith("hs-")] == []
 
 
 def test_a_second_run_sends_nothing(parameters: Any, sent: Sent) -> None:
@@ -242,13 +242,13 @@ def test_a_limit_takes_the_first_rows(parameters: Any, sent: Sent) -> None:
 
 
 def test_a_second_job_in_the_same_dump_directory_is_refused(parameters: Any) -> None:
-    serving = open_server(parameters())
-    job = extract.prepare(parameters(), serving)
+    fleet = open_fleet(parameters())
+    job = extract.prepare(parameters(), fleet)
     with (
-        Lock(serving.dump_path / ".lock", "the dump directory"),
+        Lock(fleet.dump_paths[0] / ".lock", "the dump directory"),
         pytest.raises(JobError, match="in use by another job"),
     ):
-        extract.run(job, serving)
+        extract.run(job, fleet)
 
 
 def test_a_row_whose_dump_stays_wrong_fails_with_its_reason_and_is_retried_when_asked(
@@ -260,16 +260,12 @@ def test_a_row_whose_dump_stays_wrong_fails_with_its_reason_and_is_retried_when_
         return validate(dump, sample, expected)
 
     with monkeypatch.context() as patch:
-        patch.setattr("hslib.extract.validate", refuse_sample_3)
+        patch.setattr("hslib.lane.validate", refuse_sample_3)
         result = run(parameters())
     assert list(result.failed) == [3]
     assert "made wrong by the test" in result.failed[3]
     assert sent.indices().count(3) == 3, "max_attempts"
-    assert {int(rid.split("-")[-1]) % 1000 for rid in sent.rids if rid.startswith("hs-3-")} == {
-        1,
-        2,
-        3,
-    }
+    assert len(set(sent.rids)) == len(sent.rids), "no id is used twice"
     with pytest.raises(JobError, match="retry_failed"):
         result.require_whole()
     state = read_progress(parameters().run_path)

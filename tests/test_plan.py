@@ -27,7 +27,7 @@ def row(index: int, num_tokens: int = 10, digest: str = "") -> RowInfo:
 
 def survey(rows: list[RowInfo], rejected: tuple[int, ...] = (), zero_masks: int = 0) -> Survey:
     rejections = [Rejection(i, f"r{i}", "empty", "[]", "drop it") for i in rejected]
-    return Survey(rows, rejections, len(rows) + len(rejections), zero_masks, 0, "digest")
+    return Survey(rows, rejections, len(rows) + len(rejections), zero_masks, 0, "digest", 10**9)
 
 
 def entry(row: RowInfo, status: str = "ok") -> Entry:
@@ -113,7 +113,7 @@ def test_moved_rows_are_refused_with_their_indices() -> None:
 def test_another_mask_over_the_same_ids_is_a_changed_row() -> None:
     known = ledger(ok=[replace(entry(row(0)), mask_digest="other")])
     found = plan([row(0)], known)
-    with pytest.raises(DatasetError, match="1 have another loss_mask"):
+    with pytest.raises(DatasetError, match="1 have another loss_mask or id"):
         require_unchanged(found, known.stored, survey([row(0)]))
 
 

@@ -373,6 +373,60 @@ def test_a_dump_replaces_a_leftover_of_its_name(tmp_path: Path) -> None:
     ]
 
 
+def test_numbers_of_layers_are_those_of_the_states() -> None:
+    """More rows than a block, against plain float64."""
+    states = torch.randn(75, 3, HIDDEN).to(torch.bfloat16)
+    states[:, 2, :3] = 0
+    for number, layer in enumerate(layer_stats(states)):
+        state = states[:, number].double()
+        assert layer["absmax"] == state.abs().max()
+        assert layer["mean_l2"] == pytest.approx(float(state.norm(dim=-1).mean()), rel=1e-5)
+        assert layer["zero_share"] == pytest.approx(float((state == 0).double().mean()))
+
+
+def test_an_id_that_claims_another_length_is_an_error(tmp_path: Path) -> None:
+    sample, longer = random_sample(0, 5), random_sample(0, 6)
+    rid = request_id(longer, 1)
+    make_capture(tmp_path).take(*forward((rid, sample, 0, 5)))
+    with pytest.raises(DumpError, match="the id says 6 tokens, the request has 5"):
+        DumpDir(tmp_path).wait(rid, 5)
+
+
+def test_a_forward_with_fewer_states_than_rows_is_an_error(tmp_path: Path) -> None:
+    sample = random_sample(0, 5)
+    batch, output = forward((request_id(sample, 1), sample, 0, 5))
+    output.hidden_states = output.hidden_states[:4]
+    with pytest.raises(RuntimeError, match=r"states of shape \[4, 32\], needed \[5, 32\]"):
+        make_capture(tmp_path).take(batch, output)
+
+
+def test_a_forward_of_many_undeliverable_requests_waits_once(tmp_path: Path) -> None:
+    """SGLang's watchdog ends a server whose scheduler stands still for minutes."""
+    first = random_sample(0, 50)
+    capture = make_capture(tmp_path, limit=7_000, wait_s=0.5)
+    capture.take(*forward((request_id(first, 1), first, 0, 50)))
+    others = [random_sample(i, 50) for i in range(1, 6)]
+    started = time.monotonic()
+    capture.take(*forward(*((request_id(s, 1), s, 0, 50) for s in others)))
+    assert time.monotonic() - started < 1.0
+    for sample in others:
+        with pytest.raises(DumpError, match="lie undelivered"):
+            DumpDir(tmp_path).wait(request_id(sample, 1), 5)
+
+
+def test_a_dump_that_cannot_be_finished_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    capture, sample = make_capture(tmp_path), random_sample(0, 5)
+    with monkeypatch.context() as patch:
+        patch.setattr("hs_dump.dump_file.layer_stats", full)
+        capture.take(*forward((request_id(sample, 1), sample, 0, 5)))
+        assert "No space left" in server_error(tmp_path, sample)
+
+
 # --- hooks --------------------------------------------------------------------------------
 
 
@@ -432,3 +486,27 @@ def test_unfinished_dumps_of_dead_processes_are_removed(tmp_path: Path) -> None:
 def test_the_api_key_is_masked_in_sglangs_own_log_line() -> None:
     shown = api_key._hide({"api_key": "secret", "admin_api_key": None, "port": 1})
     assert shown == {"api_key": "***", "admin_api_key": None, "port": 1}
+
+
+def test_attention_data_parallelism_and_other_dtypes_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SGLANG_HS_DUMP_BOUNDARIES", "1,3")
+    parallel = SimpleNamespace(attn_dp_size=2)
+    runner = SimpleNamespace(model=Causal(Inner()), dtype=torch.bfloat16)
+    with pytest.raises(CaptureError, match="Causal: attention data parallelism"):
+        hooks.prepare_model(runner, parallel)
+    runner.dtype, parallel.attn_dp_size = torch.float16, 1
+    with pytest.raises(CaptureError, match="--dtype bfloat16"):
+        hooks.prepare_model(runner, parallel)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_dump_directory_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "d").mkdir()
+    os.chown(tmp_path / "d", 12345, -1)
+    monkeypatch.setenv("SGLANG_HS_DUMP_DIR", str(tmp_path / "d"))
+    with pytest.raises(CaptureError, match="belongs to user 12345"):
+        hooks.dump_root()

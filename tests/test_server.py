@@ -27,7 +27,7 @@ from hslib.config import ExtractionParameters, ServerParameters
 from hslib.dump import DumpDir, request_id
 from hslib.errors import DumpError, ParameterError, RequestError, ServerError
 from hslib.proof import prove
-from hslib.serving import open_server
+from hslib.serving import open_fleet
 
 
 @pytest.fixture
@@ -141,11 +141,11 @@ def test_the_command_fixes_what_capture_depends_on(parameters: Any) -> None:
 # --- processes that are not SGLang --------------------------------------------------------
 
 
-def fake_state(process: subprocess.Popen[bytes], started: float) -> server.ServerState:
+def fake_state(process: subprocess.Popen[bytes], mark: str) -> server.ServerState:
     return server.ServerState(
         url="http://127.0.0.1:1",
         pid=process.pid,
-        process_started_at=started,
+        process_mark=mark,
         launched_at=0,
         model_path="m",
         boundaries=(1,),
@@ -173,7 +173,7 @@ def family() -> Any:
 
 
 def test_stopping_ends_the_whole_group_even_when_its_leader_is_dead(family: Any) -> None:
-    state = fake_state(family, psutil.Process(family.pid).create_time())
+    state = fake_state(family, server.process_mark(family.pid))
     assert len(server.group(state)) == 2
     family.kill()
     family.wait()
@@ -185,7 +185,8 @@ def test_stopping_ends_the_whole_group_even_when_its_leader_is_dead(family: Any)
 
 def test_a_process_that_got_the_pid_later_is_never_signalled(family: Any) -> None:
     """The recorded process started earlier: another one has its number now."""
-    state = fake_state(family, psutil.Process(family.pid).create_time() + 3600)
+    boot, _, started = server.process_mark(family.pid).partition(":")
+    state = fake_state(family, f"{boot}:{int(started) - 1}")
     assert not server.is_alive(state)
     assert server.stop_group(state) == 0
     assert family.poll() is None
@@ -354,7 +355,7 @@ def test_a_server_without_the_plugin_answers_200_and_is_refused_all_the_same(
     )
     started = time.monotonic()
     with pytest.raises(ServerError, match=r"no plugin\.json[\s\S]*SGLANG_PLUGINS"):
-        open_server(job)
+        open_fleet(job)
     assert time.monotonic() - started < 10
 
 
@@ -385,7 +386,7 @@ def test_status_tells_how_the_server_stands(llama_server: server.ServerState) ->
 def test_a_server_that_is_not_there_is_said_at_once() -> None:
     started = time.monotonic()
     with pytest.raises(ServerError, match="no server answers"):
-        open_server(ExtractionParameters(server_url="http://127.0.0.1:9"))
+        open_fleet(ExtractionParameters(server_url="http://127.0.0.1:9"))
     assert time.monotonic() - started < 10
 
 

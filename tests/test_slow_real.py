@@ -20,15 +20,15 @@ from hslib import demo, extract, server
 from hslib.client import ServerClient
 from hslib.config import ExtractionParameters
 from hslib.dump import DumpDir
-from hslib.serving import open_server
+from hslib.serving import open_fleet
 from hslib.store import Store
 
 pytestmark = pytest.mark.slow
 
 
 def run(parameters: ExtractionParameters) -> extract.Result:
-    serving = open_server(parameters)
-    return extract.run(extract.prepare(parameters, serving), serving)
+    fleet = open_fleet(parameters)
+    return extract.run(extract.prepare(parameters, fleet), fleet)
 
 
 # --- the demo -----------------------------------------------------------------------------
@@ -138,12 +138,12 @@ JOB = """
 import sys
 from hslib import extract
 from hslib.config import ExtractionParameters
-from hslib.serving import open_server
+from hslib.serving import open_fleet
 parameters = ExtractionParameters.model_validate_json(sys.argv[1])
-serving = open_server(parameters)
-job = extract.prepare(parameters, serving)
+fleet = open_fleet(parameters)
+job = extract.prepare(parameters, fleet)
 print("ready", flush=True)
-extract.run(job, serving)
+extract.run(job, fleet)
 """
 
 
@@ -205,7 +205,7 @@ def test_a_job_killed_at_any_instant_loses_and_repeats_nothing(
     assert run(wanted).is_whole
     store = Store(wanted.store_path)
     assert store.verify(deep=True).clean
-    assert [n for n in DumpDir(wanted.dump_path).names() if n.startswith("hs-")] == []
+    assert [n for n in DumpDir(wanted.dump_paths[0]).names() if n.startswith("hs-")] == []
     undisturbed = wanted.model_copy(update={"run_dir": str(tmp_path / "undisturbed")})
     assert run(undisturbed).is_whole
     assert_same_tensors(store, Store(undisturbed.store_path))

@@ -319,3 +319,84 @@ def test_a_read_only_store_is_an_error_and_nothing_is_committed(tmp_path: Path) 
         with pytest.raises(OSError, match="samples"):
             writer.put(sample, dump, validate(dump, sample, EXPECTED), 1, 0.0)
     assert len(Store(tmp_path / "store")) == 0
+
+
+def test_a_file_that_cannot_be_opened_is_not_taken_for_bad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many open files says nothing of a sample: no fault, no quarantine."""
+    store_samples(tmp_path / "store", [random_sample(0, 3)])
+
+    def too_many(_path: Path) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("hslib.store.open_tensors", too_many)
+    with pytest.raises(OSError, match="Too many open files"):
+        Store(tmp_path / "store").verify(deep=True)
+
+
+def test_repair_leaves_alone_what_was_extracted_again_since_the_report(tmp_path: Path) -> None:
+    sample = random_sample(0, 6)
+    store_samples(tmp_path / "store", [sample])
+    path = tmp_path / "store/samples/00000/00000000.safetensors"
+    _flip(path, 400)
+    old = Store(tmp_path / "store")
+    report = old.verify(deep=True)
+    Store(tmp_path / "store").repair(report)
+    store_samples(tmp_path / "store", [sample])
+    assert old.repair(report) == []
+    assert Store(tmp_path / "store").verify(deep=True).clean
+    assert list(Store(tmp_path / "store").entries) == [0]
+
+
+def test_a_journal_that_failed_once_acknowledges_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the leader of a group commit nor its followers may be told that they are durable."""
+    journal, results = Journal(tmp_path / "journal.jsonl"), {}
+    (tmp_path / "d").mkdir()
+
+    def fail(_path: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("hslib.journal.sync_directory", fail)
+
+    def work(index: int) -> None:
+        try:
+            journal.append(Entry(index=index, id="x", status="ok"), tmp_path / "d")
+            results[index] = "durable"
+        except OSError:
+            results[index] = "raised"
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(results.values()) == {"raised"}
+    assert list(read_journal(tmp_path / "journal.jsonl")) == []
+
+
+def test_a_closed_journal_writes_into_nobody_elses_file(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.close()
+    with (tmp_path / "other").open("wb"), pytest.raises(OSError, match="closed"):
+        journal.append(Entry(index=0, id="x", status="ok"))
+    assert (tmp_path / "other").read_bytes() == b""
+
+
+def test_the_latest_of_several_live_lines_counts() -> None:
+    early = Entry(index=0, id="a", status="ok", finished_at=1.0)
+    late = Entry(index=0, id="a", status="ok", finished_at=2.0)
+    assert combine([early, late]).stored == combine([late, early]).stored == {0: late}
+
+
+def test_what_a_killed_writer_left_half_written_is_swept(tmp_path: Path) -> None:
+    store_samples(tmp_path / "store", [random_sample(0, 3)])
+    leftover = tmp_path / "store/samples/00000/.00000007.safetensors.0-of-1.tmp"
+    leftover.write_bytes(b"x")
+    other_shards = leftover.with_name(".00000008.safetensors.1-of-2.tmp")
+    other_shards.write_bytes(b"x")
+    StoreWriter(tmp_path / "store", manifest()).close()
+    assert not leftover.exists()
+    assert other_shards.exists(), "another shard's writer may be at it"

@@ -17,7 +17,7 @@ from common import (
     job,
     measure,
     median,
-    open_server,
+    open_fleet,
     plain_prefill,
     report,
     rows_of,
@@ -36,14 +36,14 @@ def main() -> None:
         samples = rows_of(load, folder / "rows.jsonl")
         with serve(load, folder) as state:
             first = job(load, state, folder)
-            serving = open_server(first)
+            fleet = open_fleet(first)
             plain_prefill(load, state, samples[: max(8, len(samples) // 5)], first)  # warm-up
             plain, full, sizes = [], [], []
             for _ in range(chosen.turns):
                 wanted = job(load, state, folder)
                 cost = measure(lambda w=wanted: plain_prefill(load, state, samples, w), state)
                 plain.append(cost)
-                full.append(measure(lambda w=wanted: extract_all(w, serving), state))
+                full.append(measure(lambda w=wanted: extract_all(w, fleet), state))
                 store = Store(wanted.store_path)
                 sizes.append(sum(e.size_bytes for e in store.entries.values()))
         copied = copy_cost(folder / "blob", min(sizes[0], 2 << 30))

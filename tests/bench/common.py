@@ -30,7 +30,7 @@ from hslib.client import ServerClient
 from hslib.config import ExtractionParameters, ServerParameters
 from hslib.dataset import Sample
 from hslib.plan import pack
-from hslib.serving import Serving, open_server
+from hslib.serving import Fleet, open_fleet
 
 WIDE = {
     "hidden_size": 7168,  # with 3 aux layers and final: 57,344 bytes a token, as in the case
@@ -107,10 +107,10 @@ def job(
     )
 
 
-def extract_all(parameters: ExtractionParameters, serving: Serving) -> None:
+def extract_all(parameters: ExtractionParameters, fleet: Fleet) -> None:
     """The whole job: survey, requests, validation, store."""
-    planned = extract.prepare(parameters, serving)
-    result = extract.run(planned, serving)
+    planned = extract.prepare(parameters, fleet)
+    result = extract.run(planned, fleet)
     assert result.is_whole, result.sentence()
 
 
@@ -180,4 +180,4 @@ def arguments(description: str, **defaults: Any) -> argparse.Namespace:
     return parser.parse_args()
 
 
-__all__ = ["open_server"]
+__all__ = ["open_fleet"]

@@ -22,7 +22,7 @@ from support import random_sample, write_rows
 from hslib import extract
 from hslib.config import ExtractionParameters
 from hslib.journal import Entry, Journal, combine, read_journal
-from hslib.serving import open_server
+from hslib.serving import open_fleet
 
 SERVER = """
 import sys, time
@@ -72,9 +72,9 @@ def one_size(folder: Path, model: Path, url: str, dumps: str, count: int) -> dic
             "concurrency": 8,
         }
     )
-    serving = open_server(parameters)
-    job = extract.prepare(parameters, serving)
-    cost = measure(lambda: extract.run(job, serving).require_whole())
+    fleet = open_fleet(parameters)
+    job = extract.prepare(parameters, fleet)
+    cost = measure(lambda: extract.run(job, fleet).require_whole())
     return {
         "rows": count,
         "ms a sample": cost.wall_s / count * 1e3,

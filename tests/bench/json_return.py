@@ -14,7 +14,7 @@ from common import (
     job,
     measure,
     median,
-    open_server,
+    open_fleet,
     report,
     rows_of,
     serve,
@@ -31,12 +31,12 @@ def main() -> None:
         load = workload(chosen.load, folder, chosen.rows)
         samples = rows_of(load, folder / "rows.jsonl")
         with serve(load, folder, extra_args=["--enable-return-hidden-states"]) as state:
-            serving = open_server(job(load, state, folder))
-            extract_all(job(load, state, folder), serving)  # warm-up
+            fleet = open_fleet(job(load, state, folder))
+            extract_all(job(load, state, folder), fleet)  # warm-up
             ours, theirs = [], []
             for _ in range(chosen.turns):
                 wanted = job(load, state, folder)
-                cost = measure(lambda w=wanted: extract_all(w, serving), state)
+                cost = measure(lambda w=wanted: extract_all(w, fleet), state)
                 ours.append(len(samples) / cost.wall_s)
                 part = samples[: chosen.json_rows]
                 cost = measure(lambda p=part: [ask(state, s.input_ids.tolist()) for s in p], state)

@@ -12,7 +12,7 @@ from common import (
     job,
     measure,
     median,
-    open_server,
+    open_fleet,
     report,
     rows_of,
     serve,
@@ -27,14 +27,14 @@ def main() -> None:
         load = workload(chosen.load, folder, chosen.rows)
         samples = rows_of(load, folder / "rows.jsonl")
         with serve(load, folder, dump_all=True) as state:
-            serving = open_server(job(load, state, folder))
-            extract_all(job(load, state, folder), serving)  # warm-up
+            fleet = open_fleet(job(load, state, folder))
+            extract_all(job(load, state, folder), fleet)  # warm-up
             many, single = [], []
             for _ in range(chosen.turns):
                 wanted = job(load, state, folder)
-                many.append(measure(lambda w=wanted: extract_all(w, serving), state).wall_s)
+                many.append(measure(lambda w=wanted: extract_all(w, fleet), state).wall_s)
                 wanted = job(load, state, folder, scan_scope="directory")
-                single.append(measure(lambda w=wanted: extract_all(w, serving), state).wall_s)
+                single.append(measure(lambda w=wanted: extract_all(w, fleet), state).wall_s)
     row = {
         "load": load.name,
         "rows": len(samples),

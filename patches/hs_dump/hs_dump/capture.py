@@ -62,6 +62,7 @@ class Capture:
         if not wanted:
             return
         aux, final = self._states(logits_output, forward_batch)
+        deadline = self._writer.budget.deadline()
         for rows, directory in wanted:
             assert rows.name is not None
             if rows.name.claimed_tokens not in (None, rows.total):
@@ -73,7 +74,7 @@ class Capture:
             if rows.start == 0:
                 self._writer.expect(rows.name, directory)
                 size = self._writer.size_bytes(rows.total)
-                reason = self._writer.budget.reserve(directory, size)
+                reason = self._writer.budget.reserve(directory, size, deadline)
                 if reason:
                     self._writer.fail(rows.name, directory, reason)
                     continue

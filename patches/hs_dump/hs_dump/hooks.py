@@ -196,8 +196,12 @@ def describe(runner: Any) -> dict[str, Any]:
 
 def _on_batch(batch_info: Any, _cls: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
     """Remember each request's full length: the forward itself only knows the chunk's."""
-    if _capture is not None:
+    if _capture is None:
+        return
+    try:
         batch_info.hs_dump_totals = [len(req.origin_input_ids) for req in batch.reqs]
+    except Exception:  # the forward then fails to split, which becomes its requests' error.json
+        logger.exception("hs_dump: requests without their lengths")
 
 
 def _on_forward(output: Any, _runner: Any, forward_batch: Any, *_args: Any, **_kw: Any) -> None:

@@ -49,14 +49,18 @@ class Budget:
         self._published: set[str] = set()
         self._lock = threading.Lock()
 
-    def reserve(self, directory: str, size_bytes: int) -> str:
+    def deadline(self) -> float:
+        """Until when one forward may wait: all its requests share one, or SGLang's watchdog
+        would end a server whose client has stopped."""
+        return time.monotonic() + self._wait_s
+
+    def reserve(self, directory: str, size_bytes: int, deadline: float) -> str:
         """Wait until ``size_bytes`` fit; "" when they do, else why they never will."""
         if size_bytes > self.limit_bytes:
             return (
                 f"{size_bytes} bytes are more than the whole budget of {self.limit_bytes}: "
                 "raise SGLANG_HS_DUMP_BUDGET_BYTES or use a larger dump directory"
             )
-        deadline = time.monotonic() + self._wait_s
         while not self._try_reserve(directory, size_bytes):
             if time.monotonic() > deadline:
                 return (
@@ -155,11 +159,11 @@ class Writer:
             return
         if place.action == "restart" or dump is None:
             dump = self._begin(chunk)
-        dump.append(chunk.input_ids, chunk.aux, chunk.final, chunk.start)
         self._open[directory] = (dump, name, time.monotonic())
+        dump.append(chunk.input_ids, chunk.aux, chunk.final, chunk.start)
         if dump.next_row == chunk.total:
-            del self._open[directory]
             dump.publish({**self.meta, "rid": name.rid})
+            del self._open[directory]
             self.budget.published(directory)
 
     def _begin(self, chunk: Chunk) -> DumpFile:

@@ -1,0 +1,146 @@
+"""One server and its dump directory: send a request, take its dumps, deliver them to the store.
+
+Knows nothing of retries or of other servers.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import xxhash
+
+from hslib.config import ExtractionParameters
+from hslib.dataset import Sample
+from hslib.dump import Dump, DumpDir, validate
+from hslib.errors import DumpError, JobError, RequestError
+from hslib.feed import Budget
+from hslib.serving import Serving
+
+_BUDGET_SHARE = 0.8  # of what the dump directory has free; the rest is small files and others
+
+# (sample, its validated dump, the running hash over its states, seconds since it was sent)
+Deliver = Callable[[Sample, Dump, "xxhash.xxh3_64", float], None]
+
+
+class Lane:
+    """What a worker needs of a server.
+
+    Args:
+        deliver: stores and commits a validated dump.
+    """
+
+    def __init__(
+        self, serving: Serving, parameters: ExtractionParameters, deliver: Deliver
+    ) -> None:
+        self.serving, self._parameters, self._deliver = serving, parameters, deliver
+        self.dumps = DumpDir(serving.dump_path)
+        self.client = serving.client(parameters.request_timeout_s)
+        free = int(self.dumps.free_bytes() * _BUDGET_SHARE)
+        self.budget = Budget(min(free, serving.proof.plugin.budget_bytes or free))
+        self._asking = threading.Lock()
+
+    def send(self, group: Sequence[Sample], rids: Sequence[str]) -> dict[int, Exception]:
+        """One request; the samples that did not come through, by index, with their errors."""
+        if self._parameters.scan_scope == "directory":
+            return self._clear_and_scan(group[0])
+        started = time.monotonic()
+        self.dumps.clear(rids)
+        try:
+            self.client.prefill([sample.input_ids for sample in group], rids)
+        except RequestError as error:
+            return {sample.index: error for sample in group}
+        errors: dict[int, Exception] = {}
+        for sample, rid in zip(group, rids, strict=True):
+            try:
+                self.dumps.wait(rid, self._parameters.dump_timeout_s)
+                self._take(sample, rid, started)
+            except DumpError as error:
+                errors[sample.index] = error
+        return errors
+
+    def _clear_and_scan(self, sample: Sample) -> dict[int, Exception]:
+        """Names are opaque: whatever appears after the request must be this sample's."""
+        started = time.monotonic()
+        self.dumps.clear(self.dumps.names())
+        try:
+            self.client.prefill([sample.input_ids])
+            self._take(sample, self._scan(sample), started)
+        except (RequestError, DumpError) as error:
+            return {sample.index: error}
+        return {}
+
+    def _scan(self, sample: Sample) -> str:
+        """The one dump that appeared.
+
+        Raises:
+            DumpError: none in time, or several, with what each of them holds.
+        """
+        timeout_s = self._parameters.dump_timeout_s
+        deadline = time.monotonic() + timeout_s
+        while not (names := self.dumps.names()):
+            if time.monotonic() > deadline:
+                raise DumpError(
+                    "no dump appeared after the request",
+                    index=sample.index,
+                    check="scan",
+                    path=str(self.dumps.root),
+                    fix="does this server dump into this directory?",
+                )
+            time.sleep(0.002)
+        for name in names:
+            self.dumps.wait(name, timeout_s)
+        names = self.dumps.names()
+        if len(names) > 1:
+            seen = {name: len(self.dumps.load(name).input_ids) for name in names}
+            raise DumpError(
+                f"{len(names)} dumps appeared after one request: somebody else uses this server",
+                index=sample.index,
+                check="scan",
+                expected=f"one dump of {sample.num_tokens} tokens",
+                got=seen,
+                fix='keep other clients away, or use scan_scope = "request"',
+            )
+        return names[0]
+
+    def _take(self, sample: Sample, name: str, started: float) -> None:
+        """Validate, hand over, remove."""
+        dump = self.dumps.load(name)
+        states_hash = validate(dump, sample, self.serving.proof.expected)
+        self._deliver(sample, dump, states_hash, time.monotonic() - started)
+        self.dumps.remove(name)
+
+    def await_return(self, error: Exception, is_closed: Callable[[], bool]) -> None:
+        """Return when a server that went away is back and is still the same one.
+
+        One worker asks, the lane's others wait for its answer.
+
+        Raises:
+            JobError: it does not come back in time, or died and nobody will start it again.
+            ServerError: another model or other layers came back.
+        """
+        wait_s = self._parameters.server_wait_s
+        with self._asking:
+            deadline = time.monotonic() + wait_s
+            time.sleep(0.2)  # a server that drops connections and stays up must not be hammered
+            while not self._is_back():
+                if is_closed() or not self.serving.may_return():
+                    raise JobError(
+                        f"the server at {self.serving.url} is gone: {error}",
+                        fix="see its log, start it again, and run the job again to resume",
+                    ) from error
+                if time.monotonic() > deadline:
+                    raise JobError(
+                        f"the server at {self.serving.url} did not come back within {wait_s:g} s",
+                        fix="start it again, and run the job again to resume",
+                    ) from error
+                time.sleep(0.5)
+
+    def _is_back(self) -> bool:
+        """Whether the server answers and proves itself; it may go away again meanwhile."""
+        if not self.client.is_up():
+            return False
+        try:
+            self.serving.prove_again()
+        except RequestError:
+            return False
+        return True

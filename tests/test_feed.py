@@ -1,0 +1,117 @@
+"""The feed: order, byte budgets, and groups that come back."""
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support import random_sample, write_rows
+
+from hslib.config import ExtractionParameters
+from hslib.dataset import Dataset, Limits
+from hslib.feed import Budget, Feed
+
+BYTES = 100  # of states a token
+
+
+@pytest.fixture
+def feed_of(tmp_path: Path) -> Any:
+    def make(*lengths: int, most_bytes: int = 10**9, **values: Any) -> Feed:
+        path = write_rows(
+            tmp_path / "rows.jsonl", [random_sample(i, n) for i, n in enumerate(lengths)]
+        )
+        dataset = Dataset(path, Limits(512, 10**6))
+        plan = SimpleNamespace(todo=dataset.survey().rows, state_bytes_per_token=BYTES)
+        parameters = ExtractionParameters.from_values({"samples_per_request": 1, **values})
+        job: Any = SimpleNamespace(plan=plan, dataset=dataset, parameters=parameters)
+        return Feed(job, most_bytes)
+
+    return make
+
+
+def indices(group: Any) -> list[int]:
+    return [sample.index for sample in group]
+
+
+def test_groups_come_in_order_and_end(feed_of: Any) -> None:
+    feed, budget = feed_of(5, 5, 5, samples_per_request=2), Budget(10**9)
+    groups = [feed.next(budget), feed.next(budget)]
+    assert [indices(group) for group in groups] == [[0, 1], [2]]
+    for group in groups:
+        feed.release(group, budget, [])
+    assert feed.next(budget) is None
+    assert budget.held_bytes == 0
+
+
+def waits(feed: Feed, budget: Budget) -> tuple[threading.Thread, list[Any]]:
+    got: list[Any] = []
+    thread = threading.Thread(target=lambda: got.append(feed.next(budget)), daemon=True)
+    thread.start()
+    thread.join(0.2)
+    return thread, got
+
+
+def test_a_group_waits_until_it_fits_and_is_not_overtaken(feed_of: Any) -> None:
+    feed, budget = feed_of(10, 80, 1), Budget(9_000)
+    first = feed.next(budget)
+    thread, got = waits(feed, budget)  # 80 tokens do not fit beside the first
+    small_thread, small = waits(feed, budget)  # one token would, but it is not its turn
+    assert (got, small) == ([], [])
+    assert budget.held_bytes <= budget.limit_bytes
+    feed.release(first, budget, [])
+    thread.join(5)
+    assert (indices(got[0]), small) == ([1], [])
+    feed.release(got[0], budget, [])
+    small_thread.join(5)
+    assert indices(small[0]) == [2]
+
+
+def test_a_group_larger_than_the_whole_budget_goes_alone(feed_of: Any) -> None:
+    feed, budget = feed_of(200, 5), Budget(9_000)
+    large = feed.next(budget)
+    assert indices(large) == [0]
+    thread, got = waits(feed, budget)
+    assert got == []
+    feed.release(large, budget, [])
+    thread.join(5)
+    assert indices(got[0]) == [1]
+
+
+def test_one_request_never_needs_more_than_fits_at_once(feed_of: Any) -> None:
+    feed = feed_of(*[50] * 8, most_bytes=104 * 120, samples_per_request=8)
+    budget = Budget(10**9)
+    sizes = []
+    while (group := feed.next(budget)) is not None:
+        sizes.append(len(group))
+        feed.release(group, budget, [])
+    assert sizes == [2, 2, 2, 2]
+
+
+def test_a_full_server_does_not_hold_up_another(feed_of: Any) -> None:
+    feed, slow, quick = feed_of(50, 50, 50), Budget(6_000), Budget(10**9)
+    feed.next(slow)
+    thread, got = waits(feed, slow)
+    assert got == []
+    assert indices(feed.next(quick)) == [2]
+    feed.close()
+    thread.join(5)
+
+
+def test_what_comes_back_goes_out_again_one_by_one_and_nobody_leaves_before(feed_of: Any) -> None:
+    feed, budget = feed_of(5, 5, samples_per_request=2), Budget(10**9)
+    group = feed.next(budget)
+    thread, got = waits(feed, budget)  # nothing is left, but the group may come back
+    assert got == []
+    assert thread.is_alive()
+    feed.release(group, budget, group)
+    thread.join(5)
+    assert indices(got[0]) == [0]
+    assert indices(feed.next(budget)) == [1]
+
+
+def test_a_closed_feed_hands_out_nothing(feed_of: Any) -> None:
+    feed, budget = feed_of(5, 5), Budget(10**9)
+    feed.next(budget)
+    feed.close()
+    assert feed.next(budget) is None
