@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hslib.config import Parameters
 from hslib.errors import ParameterError
+from hslib.live import LiveOutput
 
 if TYPE_CHECKING:
     import pandas
@@ -74,17 +75,13 @@ def table(facts: Mapping[str, Any], columns: Sequence[str] = ("", "")) -> "panda
 
 
 def progress_line() -> Callable[[str], None]:
-    """A line of text that replaces itself in the notebook; the last one stays."""
-    from IPython.display import Pretty, display
-
-    handle: Any = None
+    """A line of text that replaces itself in the notebook; one that begins with "ready" stays."""
+    live = LiveOutput()
 
     def show(text: str) -> None:
-        nonlocal handle
-        if handle is None:
-            handle = display(Pretty(text), display_id=True)
-        else:
-            handle.update(Pretty(text))
+        from IPython.display import Pretty
+
+        live.show(Pretty(text), is_last=text.startswith("ready"))
 
     return show
 

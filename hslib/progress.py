@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import pydantic
 
+from hslib.live import LiveOutput
 from hslib.manifest import write_atomically
 
 LOG_EVERY_S = 2.0
@@ -210,13 +211,12 @@ def bar() -> Callable[[ProgressState], None]:
 
 
 def _notebook_bar() -> Callable[[ProgressState], None]:
-    """Updates one output in place; what stays in the file names no time."""
-    from IPython.display import HTML, display
+    """A bar that changes in place; what stays in the file names no time."""
+    from IPython.display import HTML
 
-    handle: Any = None
+    live = LiveOutput()
 
     def show(state: ProgressState) -> None:
-        nonlocal handle
         done = state.ok + state.failed + state.rejected + state.already_done
         rate = ""
         if state.state == "running":
@@ -229,10 +229,7 @@ def _notebook_bar() -> Callable[[ProgressState], None]:
             f'<progress value="{done}" max="{max(state.asked, 1)}" style="width:20em"></progress> '
             f"<span>{html.escape(text)}</span>"
         )
-        if handle is None:
-            handle = display(content, display_id=True)
-        else:
-            handle.update(content)
+        live.show(content, is_last=state.state != "running")
 
     return show
 
