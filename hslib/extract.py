@@ -26,7 +26,8 @@ from hslib.lane import Lane
 from hslib.lock import Lock
 from hslib.progress import Progress
 from hslib.serving import Fleet
-from hslib.store import Store, StoreWriter
+from hslib.store import Store
+from hslib.writer import StoreWriter
 
 __all__ = ["Job", "Result", "prepare", "run", "verdict"]
 

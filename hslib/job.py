@@ -22,7 +22,8 @@ from hslib.plan import (
     require_unchanged,
 )
 from hslib.serving import Fleet
-from hslib.store import Store, StoreWriter
+from hslib.store import Store
+from hslib.writer import StoreWriter
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,13 @@ that was started (same start time).
 """
 
 import atexit
-import contextlib
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pydantic
 
 from hslib import proof
@@ -25,10 +22,10 @@ from hslib.dump import DumpDir, PluginInfo
 from hslib.errors import HslibError, ServerError
 from hslib.manifest import write_atomically
 from hslib.preflight import Plan, require
+from hslib.processes import is_alive, members, process_mark, stop_group
 
 _PATCHES = Path(__file__).parent.parent / "patches"
 _CPU_TOTAL_TOKENS = 65536  # KV pool on a CPU; SGLang's default would take most of the memory
-_STOP_TIMEOUT_S = 5.0  # a server that only prefills has nothing to save
 
 
 class ServerState(pydantic.BaseModel):
@@ -264,7 +261,7 @@ def prove(state: ServerState) -> proof.Proof:
             got=found.plugin.boundaries,
         )
     check_replicas(state, found.plugin.replicas)
-    if found.plugin.pid not in [process.pid for process in group(state)]:
+    if found.plugin.pid not in [process.pid for process in members(state)]:
         raise ServerError(
             f"plugin.json was written by process {found.plugin.pid}, which is not this server's",
             fix="another server dumps into this directory: give each its own dump_dir",
@@ -298,51 +295,6 @@ def client_of(state: ServerState) -> ServerClient:
     return ServerClient(state.url, read_api_key(state.api_key_env))
 
 
-def process_mark(pid: int) -> str:
-    """``{boot id}:{start time}``; equal for the very same process only, whatever clocks do.
-
-    The start time is field 22 of ``/proc/{pid}/stat``, in ticks since boot (proc(5)); "" when
-    there is no such process.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}:{fields[19]}"
-
-
-def is_alive(state: ServerState) -> bool:
-    """Whether the very process that was started still runs."""
-    if process_mark(state.pid) != state.process_mark:
-        return False
-    try:
-        return bool(psutil.Process(state.pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-
-
-def group(state: ServerState) -> list[psutil.Process]:
-    """Live processes of the server's group; children can outlive the leader."""
-    mark = process_mark(state.pid)
-    boot, _, started = state.process_mark.partition(":")
-    if mark and mark != state.process_mark:
-        return []  # somebody else has the number now, so the group ended before
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if os.getpgid(process.pid) != state.pid:
-                continue
-            its_boot, _, its_start = process_mark(process.pid).partition(":")
-            if its_boot != boot or int(its_start) < int(started):
-                continue  # a group id that was used before or after
-            if process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (ProcessLookupError, psutil.NoSuchProcess, ValueError):
-            continue
-    return found
-
-
 def stop(run_path: Path) -> str:
     """Stop the run's server and nothing else; says what was done."""
     state = read_state(run_path)
@@ -353,35 +305,6 @@ def stop(run_path: Path) -> str:
     if not count:
         return f"the server at {state.url} was not running any more"
     return f"stopped the server at {state.url} ({count} processes)"
-
-
-def stop_group(state: ServerState, patience_s: float = _STOP_TIMEOUT_S) -> int:
-    """SIGTERM to the group, SIGKILL to what is left; returns how many processes there were.
-
-    Args:
-        patience_s: how long they may take to end by themselves; 0 = kill at once, for a
-            kernel that is itself about to be killed.
-
-    Raises:
-        ServerError: when some survive both.
-    """
-    members = group(state)
-    for process in members:
-        _signal(process, signal.SIGTERM)
-    _, left = psutil.wait_procs(members, timeout=patience_s)
-    left = [process for process in {*left, *group(state)} if process.is_running()]
-    for process in left:
-        _signal(process, signal.SIGKILL)
-    psutil.wait_procs(left, timeout=_STOP_TIMEOUT_S)
-    survivors = group(state)
-    if survivors:
-        raise ServerError(f"processes {[p.pid for p in survivors]} of the server do not end")
-    return len(members)
-
-
-def _signal(process: psutil.Process, number: signal.Signals) -> None:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process.send_signal(number)
 
 
 @dataclass(frozen=True)

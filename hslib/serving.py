@@ -9,6 +9,7 @@ from hslib.client import ServerClient
 from hslib.config import ExtractionParameters, ServerParameters, read_api_key
 from hslib.dump import DumpDir
 from hslib.errors import ServerError
+from hslib.processes import is_alive
 from hslib.proof import Proof, prove
 
 
@@ -34,7 +35,7 @@ class Serving:
 
     def may_return(self) -> bool:
         """Whether a server that does not answer can come back by itself."""
-        return self.state is None or server.is_alive(self.state)
+        return self.state is None or is_alive(self.state)
 
     def prove_again(self) -> None:
         """Prove the server as it is now, and that it is still the one the job began with.
@@ -127,7 +128,7 @@ def open_fleet(
 
 def _own_server(parameters: ExtractionParameters, on_progress: Callable[[str], None]) -> Serving:
     state = server.read_state(parameters.run_path)
-    if state is None or not server.is_alive(state):
+    if state is None or not is_alive(state):
         state = server.start(_for_job(parameters), on_progress)
     key = read_api_key(state.api_key_env)
     return Serving(state.url, Path(state.dump_dir), key, server.prove(state), state)

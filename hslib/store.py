@@ -1,4 +1,4 @@
-"""Where validated samples live: read, verify, repair, and the one way to write.
+"""Where validated samples live: read, verify, repair.
 
 ::
 
@@ -10,33 +10,25 @@
 A file counts only if a live ``ok`` line of a journal names it.
 """
 
-import dataclasses
-import json
 import os
-import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import xxhash
 
-from hslib.errors import JobError, StoreError
-from hslib.journal import Entry, Journal, Ledger, combine, journal_name, read_journal
-from hslib.lock import Lock
-from hslib.manifest import Manifest, read_manifest, write_or_check_manifest
-from hslib.tensorfile import TensorFileError, header_bytes, open_tensors
+from hslib.errors import StoreError
+from hslib.journal import Entry, Ledger, combine, read_journal
+from hslib.manifest import read_manifest
+from hslib.samplefile import Fault, check_file
+from hslib.tensorfile import TensorFileError, open_tensors
+from hslib.writer import StoreWriter
 
 if TYPE_CHECKING:
     import torch
-
-    from hslib.dataset import Sample
-    from hslib.dump import Dump
-
-SAMPLE_FORMAT = "hslib-sample-1"
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,16 +61,6 @@ class StoredSample:
     def final(self) -> "torch.Tensor":
         """The state after the model's last norm, bf16 [T, H]."""
         return self.hidden_states[:, -1]
-
-
-@dataclass(frozen=True)
-class Fault:
-    """Why a stored sample is not what its journal line says."""
-
-    index: int
-    path: str
-    check: str
-    detail: str
 
 
 @dataclass(frozen=True)
@@ -209,210 +191,3 @@ def _as_tensor(array: np.ndarray) -> "torch.Tensor":
         warnings.simplefilter("ignore")  # torch warns that the memory is read-only: it is
         tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor
-
-
-def sample_file(index: int) -> str:
-    """Where a sample lives below the store."""
-    return f"samples/{index // 1000:05d}/{index:08d}.safetensors"
-
-
-def sample_header(entry: Entry, manifest: Manifest) -> bytes:
-    """The exact header of a sample's file, from its journal line."""
-    states = (entry.num_tokens, len(manifest.boundaries) + 1, manifest.hidden_size)
-    tensors = {
-        "hidden_states": ("BF16", states),
-        "input_ids": ("I64", (entry.num_tokens,)),
-        "loss_mask": ("U8", (entry.num_tokens,)),
-    }
-    metadata = {
-        "format": SAMPLE_FORMAT,
-        "index": str(entry.index),
-        "id": entry.id,
-        "digest": entry.digest,
-        "boundaries": json.dumps(list(manifest.boundaries)),
-        "checksum": entry.checksum,
-    }
-    return header_bytes(tensors, metadata)
-
-
-def check_file(store: Path, entry: Entry, manifest: Manifest, deep: bool) -> Fault | None:
-    """Compare one file with its journal line; None when all is well.
-
-    Raises:
-        OSError: it could not be read (too many open files, a disk's error): that says nothing
-            of the sample, which must not be taken for bad.
-    """
-    path = store / entry.file
-
-    def fault(check: str, detail: str) -> Fault:
-        return Fault(entry.index, str(path), check, detail)
-
-    try:
-        size = path.stat().st_size
-        if size != entry.size_bytes:
-            return fault("size", f"{size} bytes, journal says {entry.size_bytes}")
-        if not deep:
-            return None
-        file = open_tensors(path)
-    except FileNotFoundError:
-        return fault("exists", "the file is gone")
-    except TensorFileError as error:
-        return fault("readable", str(error))
-    if file.header != sample_header(entry, manifest):
-        return fault("header", "not the header that its journal line implies")
-    checksum = xxhash.xxh3_64_hexdigest(file.data.data)
-    if checksum != entry.checksum:
-        return fault("checksum", f"{checksum}, journal says {entry.checksum}")
-    ids = file.arrays["input_ids"].astype("<i4")
-    if xxhash.xxh3_128_hexdigest(ids.data) != entry.digest:
-        return fault("digest", "the ids are not the ones that were filed")
-    return None
-
-
-class StoreWriter:
-    """The one way to write: files by temporary name, fsync and rename, then the journal line.
-
-    Any number of threads may call :meth:`put`. One process a shard.
-    """
-
-    def __init__(
-        self, path: Path, manifest: Manifest, shard_index: int = 0, num_shards: int = 1
-    ) -> None:
-        self.path = path
-        path.mkdir(parents=True, exist_ok=True)
-        name = journal_name(shard_index, num_shards)
-        self._lock = Lock(path / f".{name}.lock", f"shard {shard_index} of {num_shards} of {path}")
-        self._lock.acquire()
-        try:
-            _refuse_other_splits(path, num_shards)
-            self.manifest = write_or_check_manifest(path, manifest)
-            self._suffix = f".{shard_index}-of-{num_shards}.tmp"
-            for leftover in path.glob(f"samples/*/.*{self._suffix}"):
-                leftover.unlink()  # of a killed job of this shard, which the lock shows is gone
-            self._journal = Journal(path / name)
-        except BaseException:
-            self._lock.release()
-            raise
-
-    def __enter__(self) -> "StoreWriter":
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._journal.close()
-        self._lock.release()
-
-    def put(
-        self,
-        sample: "Sample",
-        dump: "Dump",
-        states_hash: "xxhash.xxh3_64",
-        attempts: int,
-        latency_s: float,
-    ) -> Entry:
-        """Store a validated dump and commit it; returns when both are durable.
-
-        Args:
-            states_hash: the running hash over ``dump.hidden_states`` that validation made.
-
-        Raises:
-            OSError: the disk is full, read-only or gone. Nothing is committed then.
-        """
-        tail = sample.input_ids.astype("<i8").tobytes() + sample.loss_mask.tobytes()
-        states_hash.update(tail)
-        file = sample_file(sample.index)
-        draft = Entry(
-            index=sample.index,
-            id=sample.id,
-            status="ok",
-            num_tokens=sample.num_tokens,
-            digest=sample.digest,
-            mask_digest=sample.mask_digest,
-            file=file,
-            checksum=states_hash.hexdigest(),
-            attempts=attempts,
-            latency_s=round(latency_s, 6),
-            layers=[layer.model_dump() for layer in dump.meta.layers],
-            finished_at=time.time(),
-        )
-        header = sample_header(draft, self.manifest)
-        parts: list[bytes | memoryview] = [
-            header,
-            dump.hidden_states.reshape(-1).data.cast("B"),
-            tail,
-        ]
-        entry = dataclasses.replace(draft, size_bytes=sum(len(part) for part in parts))
-        target = self.path / file
-        write_file(target, parts, self._suffix)
-        self._journal.append(entry, target.parent)
-        return entry
-
-    def record(self, entry: Entry) -> None:
-        """Commit a line that has no file: a failed or rejected row."""
-        self._journal.append(entry)
-
-    def revoke(self, entry: Entry, reason: str) -> None:
-        """Take back an ``ok`` line and move its file, if any, into ``quarantine/``."""
-        source = self.path / entry.file
-        quarantine = self.path / "quarantine"
-        quarantine.mkdir(exist_ok=True)
-        self._journal.append(
-            Entry(
-                index=entry.index,
-                id=entry.id,
-                status="revoked",
-                reason=reason,
-                revokes=entry.entry,
-                finished_at=time.time(),
-            )
-        )
-        if source.exists():
-            source.rename(quarantine / f"{source.stem}-{entry.entry}{source.suffix}")
-
-
-def _refuse_other_splits(path: Path, num_shards: int) -> None:
-    """Two jobs may write at once only if they split the rows in the same way.
-
-    Raises:
-        JobError: a job with another ``num_shards`` is at work; it might hold the same rows.
-    """
-    for file in path.glob(".journal*.lock"):
-        split = int(file.name.split("-of-")[1][:5]) if "-of-" in file.name else 1
-        if split == num_shards:
-            continue
-        try:
-            with Lock(file, f"the store {path}"):
-                continue  # its owner is gone
-        except JobError as error:
-            raise JobError(
-                f"a job with num_shards = {split} is writing to this store, this one has "
-                f"num_shards = {num_shards}: they could extract the same rows",
-                fix="wait for it, or use the same num_shards",
-                **error.fields,
-            ) from error
-
-
-def write_file(target: Path, parts: Sequence[bytes | memoryview], suffix: str) -> None:
-    """Write ``parts`` to ``.{name}{suffix}`` beside ``target``, fsync, rename.
-
-    Raises:
-        OSError: with the temporary file removed.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}{suffix}")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        try:
-            for part in parts:
-                view = memoryview(part)
-                while view:
-                    view = view[os.write(fd, view) :]
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        temporary.rename(target)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise

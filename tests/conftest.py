@@ -7,7 +7,7 @@ import pytest
 import tiny_models
 from support import CHUNK
 
-from hslib import server
+from hslib import processes, server
 from hslib.config import ServerParameters
 
 
@@ -40,7 +40,7 @@ def start_server(
 
     yield start
     for state in started:
-        server.stop_group(state)
+        processes.stop_group(state)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import tiny_models
 import torch
 from support import BOUNDARIES, CHUNK, random_sample, reference_states, relative_errors
 
-from hslib import server
+from hslib import processes, server
 from hslib.client import ServerClient
 from hslib.dataset import Sample
 from hslib.dump import Dump, DumpDir, Expected, request_id, validate
@@ -49,7 +49,7 @@ def servers(
         started = dict(zip(others, states, strict=True))
     yield {"llama": llama_server, **started}
     for state in started.values():
-        server.stop_group(state)
+        processes.stop_group(state)
 
 
 @pytest.fixture(scope="module", params=tiny_models.FAMILIES)

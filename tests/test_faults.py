@@ -564,7 +564,7 @@ def test_a_full_disk_stops_the_job_and_what_was_committed_stays(
         return write(fd, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr("hslib.store.os.write", full)
+        patch.setattr("hslib.writer.os.write", full)
         with pytest.raises(OSError, match="No space left"):
             run(parameters())
     store = Store(parameters().store_path)

@@ -12,7 +12,7 @@ import papermill
 import psutil
 import pytest
 
-from hslib import server
+from hslib import processes, server
 from hslib.progress import read_progress
 from hslib.store import Store
 
@@ -109,7 +109,7 @@ def test_an_attached_server_is_used_and_stays(
         server_url=llama_server.url,
         dump_dir=llama_server.dump_dir,
     )
-    assert server.is_alive(llama_server)
+    assert processes.is_alive(llama_server)
     run = tmp_path / "my-run"
     assert list(Store(run / "store").entries) == [0, 2]
     state = read_progress(run)

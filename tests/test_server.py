@@ -21,7 +21,7 @@ import torch
 import transformers
 from support import random_sample
 
-from hslib import preflight, server
+from hslib import preflight, processes, server
 from hslib.client import ServerClient
 from hslib.config import ExtractionParameters, ServerParameters
 from hslib.dump import DumpDir, request_id
@@ -173,22 +173,22 @@ def family() -> Any:
 
 
 def test_stopping_ends_the_whole_group_even_when_its_leader_is_dead(family: Any) -> None:
-    state = fake_state(family, server.process_mark(family.pid))
-    assert len(server.group(state)) == 2
+    state = fake_state(family, processes.process_mark(family.pid))
+    assert len(processes.members(state)) == 2
     family.kill()
     family.wait()
-    assert not server.is_alive(state)
-    assert len(server.group(state)) == 1, "the child outlives its parent"
-    assert server.stop_group(state) == 1
-    assert server.group(state) == []
+    assert not processes.is_alive(state)
+    assert len(processes.members(state)) == 1, "the child outlives its parent"
+    assert processes.stop_group(state) == 1
+    assert processes.members(state) == []
 
 
 def test_a_process_that_got_the_pid_later_is_never_signalled(family: Any) -> None:
     """The recorded process started earlier: another one has its number now."""
-    boot, _, started = server.process_mark(family.pid).partition(":")
+    boot, _, started = processes.process_mark(family.pid).partition(":")
     state = fake_state(family, f"{boot}:{int(started) - 1}")
-    assert not server.is_alive(state)
-    assert server.stop_group(state) == 0
+    assert not processes.is_alive(state)
+    assert processes.stop_group(state) == 0
     assert family.poll() is None
 
 
@@ -233,8 +233,8 @@ def starts(
                 server.wait_ready(state, 300)
             yield Starts((broken, futures[0]), (incapable, futures[1]), cached, plain)
         finally:
-            server.stop_group(cached)
-            server.stop_group(plain)
+            processes.stop_group(cached)
+            processes.stop_group(plain)
 
 
 def cut_weights(model: Path, folder: Path) -> Path:
@@ -333,7 +333,7 @@ def test_the_api_key_is_needed_and_written_nowhere(cached_server: server.ServerS
     files = [*run_path.rglob("*"), *Path(cached_server.dump_dir).rglob("*")]
     for file in files:
         assert not file.is_file() or b"the-secret-key" not in file.read_bytes(), file
-    for process in server.group(cached_server):
+    for process in processes.members(cached_server):
         assert "the-secret-key" not in " ".join(process.cmdline())
 
 

@@ -16,7 +16,7 @@ import torch
 from support import BOUNDARIES, random_sample, reference_states, relative_errors, write_rows
 from test_faults import FakeServer, states_of
 
-from hslib import demo, extract, server
+from hslib import demo, extract, processes, server
 from hslib.client import ServerClient
 from hslib.config import ExtractionParameters
 from hslib.dump import DumpDir
@@ -38,7 +38,7 @@ def run(parameters: ExtractionParameters) -> extract.Result:
 def demo_server(start_server: Callable[..., server.ServerState]) -> Iterator[server.ServerState]:
     state = start_server(demo.model_path(), layers="auto")
     yield state
-    server.stop_group(state)
+    processes.stop_group(state)
 
 
 def test_the_demo_job_and_its_resumes(
@@ -129,7 +129,7 @@ def test_two_replicas_share_a_dump_directory_and_every_row_is_right(
         log = Path(state.log).read_text()
         assert all(log.count(f"DP{rank}") > 3 for rank in range(2)), "both replicas must work"
     finally:
-        server.stop_group(state)
+        processes.stop_group(state)
 
 
 # --- kill -9 ------------------------------------------------------------------------------

@@ -17,8 +17,9 @@ from hslib.dump import DumpDir, validate
 from hslib.errors import JobError, StoreError
 from hslib.journal import Entry, Journal, combine, journal_name, read_journal
 from hslib.manifest import Manifest, differing_fields
-from hslib.store import Store, StoreWriter
+from hslib.store import Store
 from hslib.tensorfile import TensorFileError, header_bytes, open_tensors
+from hslib.writer import StoreWriter
 
 
 def manifest(**changes: Any) -> Manifest:
@@ -330,7 +331,7 @@ def test_a_file_that_cannot_be_opened_is_not_taken_for_bad(
     def too_many(_path: Path) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("hslib.store.open_tensors", too_many)
+    monkeypatch.setattr("hslib.samplefile.open_tensors", too_many)
     with pytest.raises(OSError, match="Too many open files"):
         Store(tmp_path / "store").verify(deep=True)
 

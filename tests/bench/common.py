@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import tiny_models
 
-from hslib import demo, extract, server
+from hslib import demo, extract, processes, server
 from hslib.client import ServerClient
 from hslib.config import ExtractionParameters, ServerParameters
 from hslib.dataset import Sample
@@ -86,7 +86,7 @@ def serve(load: Workload, folder: Path, **parameters: Any) -> Iterator[server.Se
     try:
         yield state
     finally:
-        server.stop_group(state)
+        processes.stop_group(state)
 
 
 def job(
@@ -150,7 +150,7 @@ def measure(work: Callable[[], None], state: server.ServerState | None = None) -
 def cpu_seconds(state: server.ServerState | None) -> float:
     own = os.times()
     total = own.user + own.system + own.children_user + own.children_system
-    for process in server.group(state) if state else []:
+    for process in processes.members(state) if state else []:
         used = process.cpu_times()
         total += used.user + used.system
     return total

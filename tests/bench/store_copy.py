@@ -18,7 +18,7 @@ from hs_dump.dump_file import DumpFile
 from hslib.dataset import Sample
 from hslib.dump import DumpDir, Expected, validate
 from hslib.manifest import Manifest
-from hslib.store import StoreWriter
+from hslib.writer import StoreWriter
 
 HIDDEN, BOUNDARIES = 7168, (3, 31, 59)
 

@@ -1,0 +1,100 @@
+"""The processes of one group, told apart from whoever gets their numbers later.
+
+Only the group of the very process that was started is ever signalled.
+"""
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+
+from hslib.errors import ServerError
+
+_STOP_TIMEOUT_S = 5.0  # a server that only prefills has nothing to save
+
+
+class Group(Protocol):
+    """A leader's process id, which is the group's too, and its :func:`process_mark`."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def process_mark(self) -> str: ...
+
+
+def process_mark(pid: int) -> str:
+    """``{boot id}:{start time}``; equal for the very same process only, whatever clocks do.
+
+    The start time is field 22 of ``/proc/{pid}/stat``, in ticks since boot (proc(5)); "" when
+    there is no such process.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}:{fields[19]}"
+
+
+def is_alive(group: Group) -> bool:
+    """Whether the very process that was started still runs."""
+    if process_mark(group.pid) != group.process_mark:
+        return False
+    try:
+        return bool(psutil.Process(group.pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def members(group: Group) -> list[psutil.Process]:
+    """Live processes of the server's group; children can outlive the leader."""
+    mark = process_mark(group.pid)
+    boot, _, started = group.process_mark.partition(":")
+    if mark and mark != group.process_mark:
+        return []  # somebody else has the number now, so the group ended before
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getpgid(process.pid) != group.pid:
+                continue
+            its_boot, _, its_start = process_mark(process.pid).partition(":")
+            if its_boot != boot or int(its_start) < int(started):
+                continue  # a group id that was used before or after
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (ProcessLookupError, psutil.NoSuchProcess, ValueError):
+            continue
+    return found
+
+
+def stop_group(group: Group, patience_s: float = _STOP_TIMEOUT_S) -> int:
+    """SIGTERM to the group, SIGKILL to what is left; returns how many processes there were.
+
+    Args:
+        patience_s: how long they may take to end by themselves; 0 = kill at once, for a
+            kernel that is itself about to be killed.
+
+    Raises:
+        ServerError: when some survive both.
+    """
+    found = members(group)
+    for process in found:
+        _signal(process, signal.SIGTERM)
+    _, left = psutil.wait_procs(found, timeout=patience_s)
+    left = [process for process in {*left, *members(group)} if process.is_running()]
+    for process in left:
+        _signal(process, signal.SIGKILL)
+    psutil.wait_procs(left, timeout=_STOP_TIMEOUT_S)
+    survivors = members(group)
+    if survivors:
+        raise ServerError(f"processes {[p.pid for p in survivors]} of the server do not end")
+    return len(found)
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
