@@ -68,7 +68,8 @@ class Extraction:
         self._aborted = threading.Event()
         count = 1 if parameters.scan_scope == "directory" else parameters.concurrency
         workers = [lane for _ in range(count) for lane in self._lanes]
-        self._working = threading.Semaphore(0)  # one token for each worker that has ended
+        self._lock = threading.Lock()
+        self._working = len(workers)  # workers that have not ended
         self._threads = [
             threading.Thread(target=self._work, args=(lane,), name="hslib-worker", daemon=True)
             for lane in workers
@@ -84,11 +85,11 @@ class Extraction:
         """
         for thread in self._threads:
             thread.start()
-        interrupted, ended = False, 0
+        interrupted = False
         # not Thread.join: an interrupt in it makes Python 3.11 take a live thread for a dead one
-        while ended < len(self._threads):
+        while self._working:
             try:
-                ended += self._working.acquire(timeout=0.1)
+                time.sleep(0.02)
             except KeyboardInterrupt:
                 self._feed.close()
                 if interrupted:
@@ -118,7 +119,8 @@ class Extraction:
             self._fatal = self._fatal or error
             self._feed.close()
         finally:
-            self._working.release()
+            with self._lock:
+                self._working -= 1
 
     def _await(self, lane: Lane, error: Exception) -> None:
         """Wait for a lane's server; a lane whose server stays away is given up if others work.
@@ -129,10 +131,11 @@ class Extraction:
         try:
             lane.await_return(error, lambda: self._feed.closed)
         except (JobError, ServerError) as gone:
-            others = [other for other in self._lanes if other is not lane]
-            if not others:
-                raise
-            self._lanes = others
+            with self._lock:
+                others = [other for other in self._lanes if other is not lane]
+                if not others:
+                    raise
+                self._lanes = others
             self._progress.log.error("going on with %d other server(s): %s", len(others), gone)
 
     def _handle(self, lane: Lane, group: list[Sample]) -> dict[int, Exception]:
