@@ -78,6 +78,7 @@ def servers_of(run_path: Path) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.slow
 def test_a_job_that_cannot_go_on_stops_the_server_it_started(
     tmp_path: Path, model_of: Callable[[str], Path]
 ) -> None:
