@@ -172,6 +172,7 @@ def kill_jobs(wanted: ExtractionParameters, num_samples: int, kills: int) -> Non
                 if rng.random() < 0.8:
                     (store.path / entry.file).unlink()
                     del committed[entry.index]
+            store.repair(store.verify())  # else a kill before the next job does it would show
 
 
 def assert_same_tensors(first: Store, second: Store) -> None:
