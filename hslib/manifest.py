@@ -1,6 +1,5 @@
 """What every sample of a store has in common, written before the first of them."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -96,11 +95,3 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.fsync(handle.fileno())
     temporary.replace(path)
     sync_directory(path.parent)
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """A small JSON file's content, None when it is not there or half written."""
-    try:
-        return dict(json.loads(path.read_text()))
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None

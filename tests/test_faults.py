@@ -483,6 +483,18 @@ def test_running_a_plan_twice_is_refused_and_takes_nothing_back(
     assert not (parameters().store_path / "quarantine").exists()
 
 
+def test_shards_that_are_planned_together_do_not_stop_each_other(parameters: Any) -> None:
+    """One shard's job stores rows between another's plan and its run."""
+    planned = []
+    for shard in range(2):
+        wanted = parameters(shard_index=shard, num_shards=2)
+        fleet = open_fleet(wanted)
+        planned.append((extract.prepare(wanted, fleet), fleet))
+    for job, fleet in planned:
+        assert extract.run(job, fleet).is_whole
+    assert_store_is_right(parameters().store_path)
+
+
 def test_dumps_of_failed_and_late_tries_do_not_pile_up_while_the_job_runs(
     fake: FakeServer, parameters: Any
 ) -> None:
