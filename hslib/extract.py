@@ -193,7 +193,7 @@ class Extraction:
         """
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(self._parameters.max_attempts),
-            wait=tenacity.wait_exponential_jitter(initial=0.2, max=10.0),
+            wait=tenacity.wait_exponential_jitter(multiplier=0.2, max=10.0),
             retry=tenacity.retry_if_exception(lambda e: verdict(e) == "retry"),
             reraise=True,
         )

@@ -61,7 +61,7 @@ def put_dump(
     tokens, count, hidden = states.shape
     file = DumpFile(root, name, (tokens, count, hidden))
     aux = states[:, :-1].reshape(tokens, (count - 1) * hidden)
-    file.append(torch.from_numpy(input_ids.astype(np.int64)), aux, states[:, -1], 0)
+    file.append(torch.from_numpy(input_ids.astype(np.int64)), aux, states[:, -1])
     facts = {
         "rid": name,
         "boundaries": list(boundaries),

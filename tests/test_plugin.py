@@ -14,8 +14,9 @@ import torch
 from hs_dump import api_key, hooks
 from hs_dump.boundaries import CaptureError, find_inner, parse_boundaries, set_boundaries
 from hs_dump.capture import Capture, split_rows
-from hs_dump.dump_file import DumpFile, layer_stats
+from hs_dump.dump_file import DumpFile, bits_of
 from hs_dump.names import parse_rid, place_chunk
+from hs_dump.numbers import StateNumbers
 from hs_dump.writer import Budget, Writer
 from support import random_sample
 
@@ -341,17 +342,24 @@ def test_a_file_system_without_room_is_an_error_of_that_request(
 
     capture, sample, other = make_capture(tmp_path), random_sample(0, 3), random_sample(1, 3)
     with monkeypatch.context() as patch:
-        patch.setattr("hs_dump.dump_file.os.posix_fallocate", full)
+        patch.setattr("hs_dump.dump_file.os.write", full)
         capture.take(*forward((request_id(sample, 1), sample, 0, 3)))
         assert "No space left" in server_error(tmp_path, sample)
     capture.take(*forward((request_id(other, 1), other, 0, 3)))
     received(tmp_path, other)
 
 
+def numbers_of(states: torch.Tensor, block_rows: int = 16) -> list[dict[str, Any]]:
+    numbers = StateNumbers(states.shape[1])
+    for start in range(0, len(states), block_rows):
+        numbers.add(bits_of(states)[start : start + block_rows])
+    return numbers.to_list()
+
+
 def test_numbers_of_layers_that_are_broken_say_so() -> None:
     states = torch.randn(40, 3, HIDDEN).to(torch.bfloat16)
     states[39, 0, 1], states[:, 1] = float("nan"), 0
-    nan, zero, good = layer_stats(states)
+    nan, zero, good = numbers_of(states)
     assert (nan["finite"], nan["absmax"]) == (False, None)
     assert (zero["zero_share"], zero["absmax"], zero["mean_l2"]) == (1.0, 0.0, 0.0)
     assert good["finite"]
@@ -364,7 +372,7 @@ def test_a_dump_replaces_a_leftover_of_its_name(tmp_path: Path) -> None:
     (tmp_path / "d/stale").touch()
     file = DumpFile(tmp_path, "d", (2, 2, 4))
     states = torch.ones(2, 4, dtype=torch.bfloat16)
-    file.append(torch.tensor([1, 2]), states, states, 0)
+    file.append(torch.tensor([1, 2]), states, states)
     file.publish(dict(META))
     assert sorted(p.name for p in (tmp_path / "d").iterdir()) == [
         "done",
@@ -373,11 +381,27 @@ def test_a_dump_replaces_a_leftover_of_its_name(tmp_path: Path) -> None:
     ]
 
 
+def test_rows_are_written_in_order_whatever_the_blocks_and_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hs_dump.dump_file._BLOCK_BYTES", 3 * 2 * HIDDEN * 3 * 2)
+    sample, states = random_sample(0, 75), torch.randn(75, 3, HIDDEN).to(torch.bfloat16)
+    file = DumpFile(tmp_path, "d", (75, 3, HIDDEN))
+    for part in (slice(0, 1), slice(1, 40), slice(40, 75)):
+        aux = states[part, :-1].reshape(-1, 2 * HIDDEN)
+        file.append(torch.from_numpy(sample.input_ids[part]), aux, states[part, -1])
+    file.publish({**META, "boundaries": BOUNDARIES})
+    dump = DumpDir(tmp_path).load("d")
+    assert (dump.hidden_states == bits_of(states)).all()
+    assert dump.meta.chunks == ((0, 1), (1, 39), (40, 35))
+    validate(dump, sample, EXPECTED)
+
+
 def test_numbers_of_layers_are_those_of_the_states() -> None:
     """More rows than a block, against plain float64."""
     states = torch.randn(75, 3, HIDDEN).to(torch.bfloat16)
     states[:, 2, :3] = 0
-    for number, layer in enumerate(layer_stats(states)):
+    for number, layer in enumerate(numbers_of(states)):
         state = states[:, number].double()
         assert layer["absmax"] == state.abs().max()
         assert layer["mean_l2"] == pytest.approx(float(state.norm(dim=-1).mean()), rel=1e-5)
@@ -422,7 +446,7 @@ def test_a_dump_that_cannot_be_finished_leaves_nothing_behind(
 
     capture, sample = make_capture(tmp_path), random_sample(0, 5)
     with monkeypatch.context() as patch:
-        patch.setattr("hs_dump.dump_file.layer_stats", full)
+        patch.setattr("hs_dump.numbers.StateNumbers.to_list", full)
         capture.take(*forward((request_id(sample, 1), sample, 0, 5)))
         assert "No space left" in server_error(tmp_path, sample)
 

@@ -61,7 +61,7 @@ def make_dump(dumps: DumpDir, index: int, tokens: int) -> Sample:
     ids = torch.randint(0, 1000, (tokens,), generator=generator)
     states = torch.randn(tokens, 4 * HIDDEN, generator=generator).to(torch.bfloat16)
     file = DumpFile(dumps.root, f"d{index}", (tokens, 4, HIDDEN))
-    file.append(ids, states[:, : 3 * HIDDEN], states[:, 3 * HIDDEN :], 0)
+    file.append(ids, states[:, : 3 * HIDDEN], states[:, 3 * HIDDEN :])
     file.publish(
         {
             "rid": f"d{index}",

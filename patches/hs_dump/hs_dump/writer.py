@@ -160,7 +160,7 @@ class Writer:
         if place.action == "restart" or dump is None:
             dump = self._begin(chunk)
         self._open[directory] = (dump, name, time.monotonic())
-        dump.append(chunk.input_ids, chunk.aux, chunk.final, chunk.start)
+        dump.append(chunk.input_ids, chunk.aux, chunk.final)
         if dump.next_row == chunk.total:
             dump.publish({**self.meta, "rid": name.rid})
             del self._open[directory]
