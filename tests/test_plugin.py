@@ -390,7 +390,7 @@ def test_rows_are_written_in_order_whatever_the_blocks_and_chunks(
     for part in (slice(0, 1), slice(1, 40), slice(40, 75)):
         aux = states[part, :-1].reshape(-1, 2 * HIDDEN)
         file.append(torch.from_numpy(sample.input_ids[part]), aux, states[part, -1])
-    file.publish({**META, "boundaries": BOUNDARIES})
+    file.publish({**META, "rid": "d"})
     dump = DumpDir(tmp_path).load("d")
     assert (dump.hidden_states == bits_of(states)).all()
     assert dump.meta.chunks == ((0, 1), (1, 39), (40, 35))

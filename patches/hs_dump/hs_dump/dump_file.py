@@ -85,7 +85,7 @@ class DumpFile:
         return sum(count for _, count in self.chunks)
 
     def append(self, input_ids: torch.Tensor, aux: torch.Tensor, final: torch.Tensor) -> None:
-        """Write the next rows: ids ``[t]``, aux bf16 ``[t, K*H]`` side by side, final ``[t, H]``."""
+        """Write the next rows: ids [t], aux bf16 [t, K*H] side by side, final bf16 [t, H]."""
         count, (_, states, hidden), start = len(input_ids), self._shape, self.next_row
         aux_bits = bits_of(aux).reshape(count, states - 1, hidden)
         final_bits = bits_of(final)
