@@ -199,6 +199,10 @@ def environment(plan: Plan) -> dict[str, str]:
         path = [str(_PATCHES / "cpu_kernels"), *found.get("PYTHONPATH", "").split(os.pathsep)]
         found["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
         found["SGLANG_USE_CPU_ENGINE"] = "1"
+        # glibc maps every block over 32 MB anew and the kernel zeroes it: most of the time of
+        # a forward pass with wide states
+        found.setdefault("MALLOC_MMAP_MAX_", "0")
+        found.setdefault("MALLOC_TRIM_THRESHOLD_", str(1 << 40))
         if parameters.dp_size > 1:
             found.setdefault("SGLANG_CPU_OMP_THREADS_BIND", _one_core_each(parameters.dp_size))
     return found
