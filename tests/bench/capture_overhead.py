@@ -7,6 +7,7 @@ Beside the ratio: extra CPU seconds a GB, client and server together, against th
 the same bytes with ``cp`` to tmpfs and with ``cp`` to disk.
 """
 
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -39,13 +40,19 @@ def main() -> None:
             fleet = open_fleet(first)
             plain_prefill(load, state, samples[: max(8, len(samples) // 5)], first)  # warm-up
             plain, full, sizes = [], [], []
+            hidden_size, states = (
+                fleet.proof.expected.hidden_size,
+                len(fleet.proof.expected.boundaries) + 1,
+            )
+            size = int(1.2 * sum(load.lengths) * hidden_size * states * 2)
             for _ in range(chosen.turns):
                 wanted = job(load, state, folder)
                 cost = measure(lambda w=wanted: plain_prefill(load, state, samples, w), state)
                 plain.append(cost)
-                full.append(measure(lambda w=wanted: extract_all(w, fleet), state))
+                full.append(measure(lambda w=wanted: extract_all(w, fleet), state, size))
                 store = Store(wanted.store_path)
                 sizes.append(sum(e.size_bytes for e in store.entries.values()))
+                shutil.rmtree(wanted.run_path)
         copied = copy_cost(folder / "blob", min(sizes[0], 2 << 30))
     gigabytes = sizes[0] / 1e9
     ratio = median([p.wall_s / f.wall_s for p, f in zip(plain, full, strict=True)])
@@ -72,7 +79,9 @@ def copy_cost(blob: Path, size: int) -> float:
     targets = (Path("/dev/shm/hslib-bench-blob"), blob.with_suffix(".copy"))
     total = 0.0
     for target in targets:
-        total += measure(lambda t=target: subprocess.run(["cp", blob, t], check=True)).cpu_s
+        total += measure(
+            lambda t=target: subprocess.run(["cp", blob, t], check=True), warm_bytes=size
+        ).cpu_s
         target.unlink()
     return total / ((size >> 20 << 20) / 1e9)
 
