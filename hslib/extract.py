@@ -32,6 +32,7 @@ from hslib.writer import StoreWriter
 
 __all__ = ["Job", "Result", "prepare", "run", "verdict"]
 
+_MOST_STORING = 8  # workers beyond those whose requests are in flight
 _RUNS = 10**9  # request ids of two runs differ by a random number below this
 
 Verdict = Literal["retry", "fail", "wait", "stop"]
@@ -67,7 +68,10 @@ class Extraction:
         self._in_a_row = 0  # failed samples since the last stored one
         self._fatal: BaseException | None = None
         self._aborted = threading.Event()
-        count = 1 if parameters.scan_scope == "directory" else parameters.concurrency
+        # as many as may be in flight, and some to store what has come back
+        storing = min(parameters.concurrency, _MOST_STORING)
+        single = parameters.scan_scope == "directory"
+        count = 1 if single else parameters.concurrency + storing
         workers = [lane for _ in range(count) for lane in self._lanes]
         self._lock = threading.Lock()
         self._working = len(workers)  # workers that have not ended

@@ -37,16 +37,22 @@ class Lane:
         self.client = serving.client(parameters.request_timeout_s)
         free = int(self.dumps.free_bytes() * _BUDGET_SHARE)
         self.budget = Budget(min(free, serving.proof.plugin.budget_bytes or free))
+        self._in_flight = threading.Semaphore(parameters.concurrency)
         self._asking = threading.Lock()
 
     def send(self, group: Sequence[Sample], rids: Sequence[str]) -> dict[int, Exception]:
-        """One request; the samples that did not come through, by index, with their errors."""
+        """One request; the samples that did not come through, by index, with their errors.
+
+        Waits while ``concurrency`` requests are in flight. A request whose answer has come is
+        no longer one, so that the server has work while its dumps are stored.
+        """
         if self._parameters.scan_scope == "directory":
             return self._clear_and_scan(group[0])
-        started = time.monotonic()
         self.dumps.clear(rids)
         try:
-            self.client.prefill([sample.input_ids for sample in group], rids)
+            with self._in_flight:
+                started = time.monotonic()
+                self.client.prefill([sample.input_ids for sample in group], rids)
         except RequestError as error:
             return {sample.index: error for sample in group}
         errors: dict[int, Exception] = {}

@@ -203,6 +203,8 @@ def environment(plan: Plan) -> dict[str, str]:
         # a forward pass with wide states
         found.setdefault("MALLOC_MMAP_MAX_", "0")
         found.setdefault("MALLOC_TRIM_THRESHOLD_", str(1 << 40))
+        # waiting OpenMP threads soon leave their cores to the job's client
+        found.setdefault("GOMP_SPINCOUNT", "10000")
         if parameters.dp_size > 1:
             found.setdefault("SGLANG_CPU_OMP_THREADS_BIND", _one_core_each(parameters.dp_size))
     return found
