@@ -274,6 +274,7 @@ def run(job: Job, fleet: Fleet) -> Result:
             rejected=len(plan.rejections),
             failed_before=len(plan.failed_before),
             stored_before=len(job.stored_before),
+            disks={"the store": parameters.store_path, "dumps": parameters.dump_paths[0]},
         )
         with progress:
             progress.log.info("job: %s", job.facts())

@@ -105,3 +105,16 @@ def save_metrics(run_path: Path, **numbers: Any) -> Path:
     known = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps({**known, **numbers}, indent=1, sort_keys=True))
     return path
+
+
+def report(executed: str | Path) -> Path:
+    """One HTML file without code of an executed notebook, and the index of its directory.
+
+    The same as ``python -m hslib report``; see :mod:`hslib.report`.
+
+    Raises:
+        ReportError: not a notebook, or one that was never run.
+    """
+    from hslib.report import write_reports
+
+    return write_reports(Path(executed))[0].path

@@ -143,12 +143,11 @@ def similarity_map(similarity: "pandas.DataFrame", title: str) -> "Figure":
     """Mean cosine of every two states of a token, as a table of colours with the numbers in it."""
     names, values = list(similarity.columns), similarity.to_numpy()
     figure, axes = _new(title, height=max(3.0, 1.2 + 0.5 * len(names)))
-    image = axes.imshow(
-        values, cmap="cividis", aspect="auto", vmin=min(0.0, values.min()), vmax=1.0
-    )
+    low = min(0.0, values.min())
+    image = axes.imshow(values, cmap="cividis", aspect="auto", vmin=low, vmax=1.0)
     axes.set_xticks(range(len(names)), names, rotation=0 if len(names) < 8 else 60)
     axes.set_yticks(range(len(names)), names)
-    dark = (values.max() + min(0.0, values.min())) / 2
+    dark = (1.0 + low) / 2
     for row in range(len(names)):
         for column in range(len(names)):
             value = values[row, column]
@@ -228,7 +227,10 @@ def throughput(table: "pandas.DataFrame", title: str) -> "Figure":
     upper.set_title(title, fontsize=11)
     for axes in (upper, lower):
         axes.spines[["top", "right"]].set_visible(False)
-    edges = [*table["from_minutes"], table["to_minutes"].iloc[-1]]
+    minutes = float(table["to_minutes"].iloc[-1])
+    unit, scale = ("seconds", 60.0) if minutes < 5 else ("minutes", 1.0)
+    unit, scale = ("hours", 1 / 60) if minutes > 300 else (unit, scale)
+    edges = [scale * edge for edge in (*table["from_minutes"], minutes)]
     upper.stairs(table["mb_per_s"], edges, color=COLOURS[0], fill=True, alpha=0.8)
     upper.set_ylabel("MB/s stored")
     upper.set_ylim(bottom=0)
@@ -238,8 +240,9 @@ def throughput(table: "pandas.DataFrame", title: str) -> "Figure":
     ):
         lower.stairs(table[name], edges, baseline=None, color=colour, ls=style, lw=1.8, label=words)
     lower.set_ylabel("request to commit (s)")
-    lower.set_ylim(bottom=0)
-    lower.set_xlabel("minutes of work (pauses left out)")
+    highest = float(table[["latency_p50_s", "latency_p95_s"]].max().max())
+    lower.set_ylim(0, highest * 1.1 if highest > 0 else 1)
+    lower.set_xlabel(f"{unit} of work (pauses left out)")
     lower.legend(frameon=False, fontsize=9, loc="lower left", ncols=2)
     return figure
 

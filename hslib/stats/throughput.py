@@ -31,8 +31,9 @@ def working_time(finished_at: np.ndarray, latency_s: np.ndarray) -> np.ndarray:
 def over_time(entries: Iterable[Entry], bins: int = _BINS) -> "pandas.DataFrame":
     """A line a stretch of working time.
 
-    Columns ``from_minutes``, ``to_minutes``, ``samples``, ``samples_per_s``, ``tokens_per_s``, ``mb_per_s``,
-    and ``latency_p50_s``, ``latency_p95_s`` (request to commit; NaN where no sample finished).
+    Columns ``from_minutes``, ``to_minutes``, ``samples``, ``samples_per_s``, ``tokens_per_s``,
+    ``mb_per_s``, ``latency_p50_s``, ``latency_p95_s``: seconds from request to commit, NaN where
+    no sample finished.
     """
     import pandas
 
