@@ -62,6 +62,11 @@ def draw_blocks(store: Store, seed: int, max_bytes: int) -> list[Bits]:
     return blocks
 
 
+def size_of(blocks: Sequence[Bits]) -> str:
+    """How much was drawn, in words."""
+    return f"{sum(block.nbytes for block in blocks) / 1e6:.0f} MB"
+
+
 def methods() -> tuple[Method, ...]:
     """What is compared, the plain first."""
     return (
@@ -127,7 +132,7 @@ def recommend(table: "pandas.DataFrame") -> str:
         )
     return (
         f"{text} {lossy['method']} saves {_saved(lossy)} at a relative error of "
-        f"{lossy['relative_error']:.1%}: where disk is what limits you, train on a part of it "
+        f"{lossy['relative_error']:.0%}: where disk is what limits you, train on a part of it "
         "first and compare the acceptance."
     )
 

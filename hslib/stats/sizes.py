@@ -6,10 +6,17 @@ times bytes a token is exact when the lengths of all rows are known. The interva
 first way, and says how far chance alone could carry it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+
+from hslib.dataset import Dataset, Limits
+from hslib.errors import StoreError
+from hslib.journal import Entry
+from hslib.progress import read_progress
+from hslib.store import Store
 
 _RESAMPLES = 4000
 
@@ -39,12 +46,12 @@ class Extrapolation:
         """The answer in words, with the reason when the two ways differ."""
         text = (
             f"{self.rows_seen:,} rows of {self.tokens_per_row_seen:,.0f} tokens on average make "
-            f"{self.rows:,} rows {_size(self.from_rows)} (95 % of such draws: "
-            f"{_size(self.low)} to {_size(self.high)})."
+            f"{self.rows:,} rows {words(self.from_rows)} (95 % of such draws: "
+            f"{words(self.low)} to {words(self.high)})."
         )
         if self.from_tokens is None:
             return text + " This holds if they are a fair draw of all rows."
-        exact = f"By their tokens all rows take {_size(self.from_tokens)}"
+        exact = f"By their tokens all rows take {words(self.from_tokens)}"
         if self.agree:
             return f"{text} {exact}."
         tokens = self.from_tokens / self.bytes_per_token / self.rows
@@ -85,6 +92,80 @@ def extrapolate(
     )
 
 
+def of_store(
+    entries: Iterable[Entry], rows: int, all_tokens: int | None = None, seed: int = 0
+) -> Extrapolation:
+    """The same from a store's journal.
+
+    Raises:
+        ValueError: nothing is stored yet.
+    """
+    stored = list(entries)
+    tokens = sum(entry.num_tokens for entry in stored)
+    size = sum(entry.size_bytes for entry in stored)
+    lengths = [entry.num_tokens for entry in stored]
+    return extrapolate(lengths, size / max(tokens, 1), rows, all_tokens, seed)
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What the size of the whole job is taken from: ``about`` says it."""
+
+    about: str
+    found: Extrapolation
+
+    def sentence(self) -> str:
+        return f"{self.about}: {self.found.sentence()}"
+
+
+def outlook(store: Store, run_path: Path, dataset_path: str = "", seed: int = 0) -> Outlook:
+    """How big the job gets; of a store that is complete, what its first third would have said.
+
+    Args:
+        dataset_path: the whole dataset; with it the tokens still to come are known.
+
+    Raises:
+        StoreError: nothing is stored yet.
+        DatasetError: the dataset can't be read.
+    """
+    stored = list(store.entries.values())
+    if not stored:
+        raise StoreError("the store holds no sample yet", fix="run notebook 03 first")
+    rows, tokens = _whole_job(store, run_path, dataset_path)
+    if len(stored) < rows:
+        about = f"{rows - len(stored):,} rows are still to come"
+        return Outlook(about, of_store(stored, rows, tokens, seed))
+    tokens = sum(entry.num_tokens for entry in stored)
+    part = stored[: max(1, len(stored) // 3)]
+    about = "The store is complete; its first third in file order would have said"
+    return Outlook(about, of_store(part, len(stored), tokens, seed))
+
+
+def _whole_job(store: Store, run_path: Path, dataset_path: str) -> tuple[int, int | None]:
+    """Rows that will be stored in the end, and their tokens when these are known."""
+    if dataset_path:
+        limits = Limits(store.manifest.vocab_size, max_tokens=2**31)
+        survey = Dataset(Path(dataset_path), limits).survey()
+        return len(survey.rows), survey.num_tokens
+    state = read_progress(run_path)
+    return (max(state.asked - state.rejected, len(store)) if state else len(store)), None
+
+
+def facts(entries: Iterable[Entry]) -> dict[str, str]:
+    """How big the store is, for a table."""
+    stored = list(entries)
+    tokens = sum(entry.num_tokens for entry in stored)
+    size = sum(entry.size_bytes for entry in stored)
+    return {
+        "samples": f"{len(stored):,}",
+        "tokens": f"{tokens:,}",
+        "size": words(size),
+        "bytes a token": f"{size / max(tokens, 1):,.0f}",
+        "a sample, on average": f"{words(size / max(len(stored), 1))}, "
+        f"{tokens / max(len(stored), 1):,.0f} tokens",
+    }
+
+
 def _interval(seen: np.ndarray, rows: int, rng: np.random.Generator) -> tuple[float, float]:
     """95 % interval of the mean length of all rows."""
     n, mean = len(seen), seen.mean()
@@ -109,8 +190,14 @@ def _log_error(draws: np.ndarray) -> np.ndarray:
     return np.asarray(errors)
 
 
-def _size(size_bytes: float) -> str:
+def words(size_bytes: float) -> str:
+    """A size in the unit that suits it."""
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if size_bytes >= scale:
-            return f"{size_bytes / scale:,.3g} {unit}" if size_bytes < 1e15 else f"{size_bytes:.3g}"
+            return f"{size_bytes / scale:,.3g} {unit}"
     return f"{size_bytes / 1e3:,.3g} kB"
+
+
+def longest_allowed(store: Store) -> int:
+    """Tokens of the longest row that the server took; 0 when the manifest does not say."""
+    return int(store.manifest.server.get("max_req_input_len", 0) or 0)

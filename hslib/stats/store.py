@@ -4,7 +4,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -39,6 +40,14 @@ class StoreStats:
     spectra: "pandas.DataFrame"
     masks: "pandas.DataFrame"
     anomalies: "pandas.DataFrame"
+
+    def write(self, folder: Path) -> None:
+        """Every table as CSV below ``folder``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for field in fields(self)[2:]:
+            table = getattr(self, field.name)
+            named = table.index.name is not None or field.name == "similarity"
+            table.to_csv(folder / f"{field.name}.csv", index=named)
 
     def sentence(self) -> str:
         """The verdict in words."""
