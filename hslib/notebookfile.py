@@ -124,14 +124,19 @@ def without_code(nb: Any) -> Any:
     """What a report shows of the cells: outputs and text; code only of the cell that failed."""
     import nbformat
 
-    cells = []
+    cells, heading = [], ""
     for cell in nb.cells:
         tags = cell.metadata.get("tags", [])
+        if cell.cell_type == "markdown" and (found := _headings_in(cell.source)):
+            heading = found[-1].text
         if _is_papermills(cell) or {"parameters", "injected-parameters"} & set(tags):
             continue
         cell = nbformat.from_dict(cell)
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if not _is_empty(output)]
+            for output in cell.outputs:
+                if "image/png" in output.get("data", {}):
+                    output.metadata["image/png"] = {"alt": f"Figure: {heading}"}
             if error_of(cell) is not None:
                 cell.metadata["hslib_failed"] = int(cell.execution_count or 0)
         cells.append(cell)
@@ -144,6 +149,6 @@ def _is_papermills(cell: Any) -> bool:
 
 
 def _is_empty(output: Any) -> bool:
-    """What a live output leaves in its first place."""
+    """What a live output leaves in its first place, and what nothing is left of."""
     data = output.get("data")
-    return data is not None and not "".join(data.get("text/plain", "x")) and len(data) == 1
+    return data is not None and not any("".join(text) for text in data.values())

@@ -39,6 +39,7 @@ _FORMS = (
     re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),
 )
 _BEARER = re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{6,}")
+_QUOTED = re.compile(rf"(?i)(?<![\w-])({_NAMED}{_QUOTE}?\s*[:=]\s*)({_QUOTE})(?!\2).+?\2")
 _VALUE = r"(?!None\b|null\b|true\b|false\b|&lt;|<|\[)([^\s\"'&<>,;]{3,})"
 _ASSIGNED = (
     re.compile(
@@ -111,6 +112,7 @@ class Scrubber:
             text = form.sub(SECRET, text)
         text = _BEARER.sub(rf"\1\2{SECRET}", text)
         text = _IN_TABLE.sub(rf"\1{SECRET}\2", text)
+        text = _QUOTED.sub(rf"\1\2{SECRET}\2", text)
         for assigned in _ASSIGNED:
             text = assigned.sub(_hide_value, text)
         text = _USER_IN_URL.sub(r"\1", text)

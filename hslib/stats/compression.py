@@ -218,4 +218,5 @@ def _values(block: Bits) -> "torch.Tensor":
     """float32 of bf16 bits."""
     import torch
 
-    return torch.from_numpy(block.view(np.int16)).view(torch.bfloat16).float()
+    writable = block if block.flags.writeable else block.copy()  # else torch warns
+    return torch.from_numpy(writable.view(np.int16)).view(torch.bfloat16).float()
