@@ -33,17 +33,22 @@ class Sketcher:
     """Makes sketches of one store; the random directions are fixed by the seed."""
 
     def __init__(self, hidden_size: int, seed: int) -> None:
+        import torch
+
         rng = np.random.default_rng((seed, hidden_size))
-        self._directions = rng.standard_normal((hidden_size, _DIRECTIONS)).astype(np.float32)
+        directions = rng.standard_normal((hidden_size, _DIRECTIONS)).astype(np.float32)
+        self._directions = torch.from_numpy(directions)
 
     def sketch(self, input_ids: np.ndarray, states: "torch.Tensor") -> Sketch:
         """Sketch ids [T] and their states bf16 [T, H] at fixed positions of that length."""
+        import torch
+
         first = _FIRST if len(input_ids) > _FIRST + MIN_TOKENS else 0
         at = np.unique(np.linspace(first, len(input_ids) - 1, _TOKENS).astype(np.int64))
-        rows = np.nan_to_num(states[at].float().numpy(), posinf=0.0, neginf=0.0)
-        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-        unit = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
-        return Sketch(input_ids[at].astype(np.int32), (unit @ self._directions).astype(np.float16))
+        rows = states[torch.from_numpy(at)].float()
+        lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        small = rows @ self._directions / lengths  # NaN where a state is zero or not finite
+        return Sketch(input_ids[at].astype(np.int32), small.nan_to_num(0.0).half().numpy())
 
 
 @dataclass(frozen=True, eq=False)

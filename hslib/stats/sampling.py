@@ -7,7 +7,7 @@ import numpy as np
 
 from hslib.journal import Entry
 
-MAX_TOKENS = 2048  # for the spectrum; of the case study's width they take 117 MB
+MAX_TOKENS = 1024  # for the spectrum; of the case study's width they take 59 MB
 
 
 @dataclass(frozen=True)

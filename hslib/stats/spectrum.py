@@ -24,15 +24,20 @@ class Spectrum:
 
 
 def spectrum(states: np.ndarray) -> Spectrum:
-    """PCA of float32 [N, H]: eigenvalues of the smaller of the two Gram matrices, float64.
+    """PCA of float32 [N, H]: eigenvalues of the smaller of the two Gram matrices.
 
     The drawn tokens fit into memory, so the PCA is exact on them and nothing is incremental.
+    Products of tokens are float32, which errs in proportion to both tokens' norms, so that a few
+    massive ones spoil nobody else's; sums over tokens would spoil all, and are float64.
     """
     import torch
 
-    rows = torch.from_numpy(states).double()
-    rows -= rows.mean(dim=0)
-    gram = rows @ rows.T if rows.shape[0] <= rows.shape[1] else rows.T @ rows
+    rows = torch.from_numpy(states)
+    rows = (rows - rows.mean(dim=0, dtype=torch.float64)).to(torch.float32)
+    if rows.shape[0] <= rows.shape[1]:
+        gram = (rows @ rows.T).double()
+    else:
+        gram = rows.double().T @ rows.double()
     values = torch.linalg.eigvalsh(gram).flip(0).clamp(min=0).numpy()
     values = values[: max(1, min(len(states) - 1, states.shape[1]))]
     total = values.sum()
