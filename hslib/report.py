@@ -141,7 +141,7 @@ def _scrubbed_output(output: Any, scrubber: Scrubber) -> Any:
         cleaned["data"] = {
             kind: value if kind.startswith("image/") and "svg" not in kind else clean(value)
             for kind, value in cleaned["data"].items()
-            if kind != "application/javascript"
+            if kind in _SHOWN
         }
         if "text/html" in cleaned["data"]:
             cleaned["data"]["text/html"] = _SCRIPT.sub("", cleaned["data"]["text/html"])
@@ -149,6 +149,8 @@ def _scrubbed_output(output: Any, scrubber: Scrubber) -> Any:
     return nbformat.from_dict(cleaned)
 
 
+_SHOWN = {"text/html", "text/markdown", "text/latex", "text/plain"}  # what can be scrubbed
+_SHOWN |= {"image/png", "image/jpeg", "image/svg+xml"}
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _SCRIPT = re.compile(r"(?is)<script\b.*?</script\s*>|<link\b[^>]*>|<iframe\b.*?</iframe\s*>")
 

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from stores import DEMO_BOUNDARIES, Row, demo_rows, made_up_rows, write_store
 from hslib.errors import StoreError
 from hslib.journal import Entry
 from hslib.stats import StoreStats, measure
-from hslib.stats.coherence import Sketcher, fits_ids_of, score_all
+from hslib.stats.coherence import Coherence, Sketcher
 from hslib.stats.moments import Moments
 from hslib.stats.sample import MASSIVE_RATIO
 from hslib.stats.sampling import draw
@@ -187,6 +188,9 @@ def test_large_values_and_what_is_not_finite_do_not_spoil_the_sums(tmp_path: Pat
     np.testing.assert_allclose(stats.layers["mean"].iloc[1], finite.mean(), atol=1e-6)
     np.testing.assert_allclose(stats.layers["std"].iloc[1], finite.std(), rtol=1e-6)
     np.testing.assert_allclose(stats.layers["std"].iloc[2], values[:, 2].std(), rtol=1e-6)
+    sound = np.concatenate([s[:, 1].double().numpy() for i, (_, s) in enumerate(rows) if i != 2])
+    told = np.linalg.norm(sound, axis=1).mean()
+    assert stats.layers["mean_l2"].iloc[1] == pytest.approx(told), "of samples that have one"
 
 
 def test_a_sample_longer_than_a_block_is_measured_across_the_seam(tmp_path: Path) -> None:
@@ -296,10 +300,10 @@ def test_positions_are_binned_without_gap_or_overlap() -> None:
 def test_states_under_their_own_ids_score_high_and_under_others_low() -> None:
     sketcher = Sketcher(96, 0)
     sketches = [sketcher.sketch(s.input_ids, states[:, 0]) for s, states in demo_rows(32)]
-    found = score_all(sketches)
-    assert np.nanmin(found.score) > 0.8
+    found = Coherence(sketches)
+    assert np.nanmin(found.scores()) > 0.8
     long = [at for at, (sample, _) in enumerate(demo_rows(32)) if sample.num_tokens > 36]
-    crossed = [fits_ids_of(sketches, a, b) for a, b in itertools.pairwise(long)]
+    crossed = [found.score(a, b) for a, b in itertools.pairwise(long)]
     assert max(crossed) < 0.6
 
 
@@ -307,20 +311,21 @@ def test_ids_that_occur_nowhere_else_are_not_judged() -> None:
     sketcher = Sketcher(8, 0)
     states = torch.randn(10, 8).to(torch.bfloat16)
     sketches = [sketcher.sketch(np.arange(10) + 100 * n, states) for n in range(3)]
-    assert np.isnan(score_all(sketches).score).all()
+    assert np.isnan(Coherence(sketches).scores()).all()
 
 
 def test_results_come_in_order_and_few_wait() -> None:
-    started: list[int] = []
+    taken: list[int] = []
 
-    def work(item: int) -> int:
-        started.append(item)
-        return item
+    def items() -> Iterator[int]:
+        for item in range(100):
+            taken.append(item)
+            yield item
 
-    results = in_order(work, range(100), workers=2)
-    assert [next(results) for _ in range(3)] == [0, 1, 2]
-    assert len(started) < 12
-    assert list(results) == list(range(3, 100))
+    results = in_order(lambda item: -item, items(), workers=2)
+    assert [next(results) for _ in range(3)] == [0, -1, -2]
+    assert len(taken) < 12
+    assert list(results) == [-item for item in range(3, 100)]
 
 
 MEASURE_MEMORY = """

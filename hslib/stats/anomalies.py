@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hslib.journal import Entry
-from hslib.stats.coherence import Sketch, fits_ids_of, score_all
+from hslib.stats.coherence import Coherence, Sketch
 
 if TYPE_CHECKING:
     import pandas
 
 FAR = 8.0  # robust standard deviations
 _MIN_SAMPLES = 8  # fewer have no kind to be outside of
+_NAMED = 100  # foreign samples among which owners are looked for
 _COHERENT = 0.3  # a store whose median score is lower can't tell foreign ids
 
 
@@ -124,30 +125,30 @@ def find_same_states(hashes: Mapping[int, str], entries: Mapping[int, Entry]) ->
 
 
 def find_foreign_states(indices: Sequence[int], sketches: Sequence[Sketch]) -> Iterator[Anomaly]:
-    """Samples whose states do not go with their ids; names the sample whose they seem to be."""
-    found = score_all(sketches)
-    known = np.isfinite(found.score)
-    if known.sum() < _MIN_SAMPLES or np.median(found.score[known]) < _COHERENT:
+    """Samples whose states do not go with their ids; names the sample whose they seem to be.
+
+    Rows that share most of their ids, such as short ones of one template, can't be told apart.
+    """
+    store = Coherence(sketches)
+    found = store.scores()
+    known = np.isfinite(found)
+    if known.sum() < _MIN_SAMPLES or np.median(found[known]) < _COHERENT:
         return
-    scores = np.full(len(found.score), np.nan)
-    scores[known] = robust_scores(found.score[known], 0.03)
-    typical = float(np.median(found.score[known]))
+    scores = np.full(len(found), np.nan)
+    scores[known] = robust_scores(found[known], 0.03)
+    typical = float(np.median(found[known]))
     foreign = [int(at) for at in np.flatnonzero(scores < -FAR)]
     for at in foreign:
         detail = (
-            f"the first state resembles that of the same ids elsewhere by {found.score[at]:.2f}, "
+            f"the first state resembles that of the same ids elsewhere by {found[at]:.2f}, "
             f"others' median is {typical:.2f}"
         )
-        owner = _owner(sketches, foreign, at, typical)
-        if owner is not None:
-            detail += f"; it goes with the ids of sample {indices[owner]}"
+        same_length = [
+            other
+            for other in foreign[:_NAMED]
+            if other != at and len(sketches[other].ids) == len(sketches[at].ids)
+        ]
+        owner = [other for other in same_length if store.score(at, other) > 0.7 * typical]
+        if owner:
+            detail += f"; it goes with the ids of sample {indices[owner[0]]}"
         yield Anomaly(indices[at], "", "foreign states", detail, float(scores[at]))
-
-
-def _owner(sketches: Sequence[Sketch], foreign: list[int], at: int, typical: float) -> int | None:
-    """Another foreign sample of the same length whose ids these states fit."""
-    for other in foreign[:200]:
-        same_length = len(sketches[other].ids) == len(sketches[at].ids)
-        if other != at and same_length and fits_ids_of(sketches, at, other) > 0.7 * typical:
-            return other
-    return None

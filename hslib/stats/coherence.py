@@ -51,68 +51,42 @@ class Sketcher:
         return Sketch(input_ids[at].astype(np.int32), small.nan_to_num(0.0).half().numpy())
 
 
-@dataclass(frozen=True, eq=False)
 class Coherence:
-    """``score`` float64 [S]: mean cosine of a sample's states with other samples' states of the
-    same ids, NaN where fewer than ``MIN_TOKENS`` of its ids occur elsewhere. ``tokens`` int64
-    [S]: how many were compared."""
+    """All sketches of a store, each to be held against the others.
 
-    score: NDArray[np.float64]
-    tokens: NDArray[np.int64]
+    Memory is that of the sketches, twice. The mean state of each id over all sketches is kept, and
+    of it a sample's own share is taken out before the sample is judged.
+    """
 
+    def __init__(self, sketches: Sequence[Sketch]) -> None:
+        self._sketches = sketches
+        ids = np.concatenate([s.ids for s in sketches])
+        states = np.concatenate([s.states for s in sketches]).astype(np.float32)
+        self._centre, self._spread = states.mean(axis=0), states.std(axis=0) + 1e-6
+        self._ids, where = np.unique(ids, return_inverse=True)
+        self._counts = np.bincount(where)
+        self._sums = np.zeros((len(self._ids), states.shape[1]))
+        np.add.at(self._sums, where, self._standardise(states))
 
-@dataclass(frozen=True, eq=False)
-class _Dictionary:
-    """Mean state of each id over all sketches: what a state is held against."""
+    def _standardise(self, states: np.ndarray) -> np.ndarray:
+        return np.asarray((states.astype(np.float32) - self._centre) / self._spread)
 
-    ids: np.ndarray  # ascending
-    sums: np.ndarray  # [I, D]
-    counts: np.ndarray  # [I]
-    centre: np.ndarray  # [D]
-    spread: np.ndarray  # [D]
+    def scores(self) -> NDArray[np.float64]:
+        """Of each sample the mean cosine of its states with other samples' states of the same ids,
+        float64 [S]; NaN where fewer than ``MIN_TOKENS`` of its ids occur elsewhere."""
+        return np.array([self.score(at, at) for at in range(len(self._sketches))])
 
-    def standardise(self, states: np.ndarray) -> np.ndarray:
-        return np.asarray((states.astype(np.float32) - self.centre) / self.spread)
-
-
-def score_all(sketches: Sequence[Sketch]) -> Coherence:
-    """Hold every sample against all others. Pure; memory is that of the sketches, twice."""
-    known = _dictionary(sketches)
-    pairs = [_score(known, own, own) for own in sketches]
-    return Coherence(
-        np.array([score for score, _ in pairs]), np.array([n for _, n in pairs], dtype=np.int64)
-    )
-
-
-def fits_ids_of(sketches: Sequence[Sketch], states_of: int, ids_of: int) -> float:
-    """How well one sample's states fit another's ids: both must have the same length."""
-    known = _dictionary(sketches)
-    crossed = Sketch(sketches[ids_of].ids, sketches[states_of].states)
-    return _score(known, crossed, sketches[ids_of])[0]
-
-
-def _dictionary(sketches: Sequence[Sketch]) -> _Dictionary:
-    ids = np.concatenate([s.ids for s in sketches]) if sketches else np.empty(0, np.int32)
-    states = np.concatenate([s.states for s in sketches]) if sketches else np.empty((0, 1))
-    states = states.astype(np.float32)
-    centre = states.mean(axis=0) if len(states) else np.zeros(states.shape[1])
-    spread = states.std(axis=0) + 1e-6 if len(states) else np.ones(states.shape[1])
-    unique, where = np.unique(ids, return_inverse=True)
-    sums = np.zeros((len(unique), states.shape[1]))
-    np.add.at(sums, where, (states - centre) / spread)
-    return _Dictionary(unique, sums, np.bincount(where, minlength=len(unique)), centre, spread)
-
-
-def _score(known: _Dictionary, asked: Sketch, left_out: Sketch) -> tuple[float, int]:
-    """Mean cosine of ``asked`` with the dictionary, the sample ``left_out`` taken out of it."""
-    where = np.searchsorted(known.ids, asked.ids)
-    own = left_out.ids[:, None] == asked.ids[None, :]  # [left out, asked]
-    sums = known.sums[where] - own.T.astype(np.float32) @ known.standardise(left_out.states)
-    others = known.counts[where] - own.sum(axis=0)
-    usable = others > 0
-    if usable.sum() < MIN_TOKENS:
-        return float("nan"), int(usable.sum())
-    states, means = known.standardise(asked.states)[usable], sums[usable]
-    lengths = np.linalg.norm(states, axis=1) * np.linalg.norm(means, axis=1)
-    cosines = np.einsum("td,td->t", states, means) / np.maximum(lengths, 1e-9)
-    return float(cosines.mean()), int(usable.sum())
+    def score(self, states_of: int, ids_of: int) -> float:
+        """How well one sample's states fit the ids of another, which must be as long."""
+        own = self._sketches[ids_of]
+        where = np.searchsorted(self._ids, own.ids)
+        same = own.ids[:, None] == own.ids[None, :]
+        sums = self._sums[where] - same.astype(np.float32) @ self._standardise(own.states)
+        usable = self._counts[where] - same.sum(axis=0) > 0
+        if usable.sum() < MIN_TOKENS:
+            return float("nan")
+        means = sums[usable]
+        states = self._standardise(self._sketches[states_of].states)[usable]
+        lengths = np.linalg.norm(states, axis=1) * np.linalg.norm(means, axis=1)
+        cosines = np.einsum("td,td->t", states, means) / np.maximum(lengths, 1e-9)
+        return float(cosines.mean())

@@ -113,9 +113,6 @@ def layers(
     import pandas
 
     told = samples.groupby("state", sort=False)
-    weights = samples["num_tokens"] / samples["num_tokens"].sum() * len(states)
-    zeros = (samples["zero_share"] * weights).groupby(samples["state"], sort=False).sum()
-    norms = (samples["mean_l2"] * weights).groupby(samples["state"], sort=False).sum()
     mean, squares = totals.norm_sums / max(totals.tokens, 1)
     cosine = totals.layer_cosine / max(totals.tokens, 1)
     following = [cosine[s, s + 1] if s + 1 < len(states) else np.nan for s in range(len(states))]
@@ -123,10 +120,10 @@ def layers(
         "mean": totals.moments.mean,
         "std": totals.moments.std,
         "kurtosis": totals.moments.kurtosis,
-        "mean_l2": norms.reindex(states).to_numpy(),
+        "mean_l2": _by_tokens(samples, "mean_l2").reindex(states).to_numpy(),
         "std_l2": np.sqrt(np.maximum(squares - mean**2, 0)),
         "absmax": told["absmax"].max().reindex(states).to_numpy(),
-        "zero_share": zeros.reindex(states).to_numpy(),
+        "zero_share": _by_tokens(samples, "zero_share").reindex(states).to_numpy(),
         "non_finite": totals.non_finite,
         "cosine_to_next_state": following,
         "cosine_to_next_token": totals.adjacent_cosine / max(totals.pairs, 1),
@@ -134,6 +131,13 @@ def layers(
         "components_for_90": [found.components_for(0.9) for found in ranks],
     }
     return pandas.DataFrame(columns, index=pandas.Index(list(states), name="state"))
+
+
+def _by_tokens(samples: "pandas.DataFrame", column: str) -> "pandas.Series":
+    """Mean over tokens by state of what is known by sample."""
+    known = samples[samples[column].notna()]
+    weighted = (known[column] * known["num_tokens"]).groupby(known["state"], sort=False).sum()
+    return weighted / known.groupby("state", sort=False)["num_tokens"].sum()
 
 
 def norms(totals: Totals, states: Sequence[str]) -> "pandas.DataFrame":
