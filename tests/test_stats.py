@@ -20,8 +20,8 @@ from hslib.stats.moments import Moments
 from hslib.stats.sample import MASSIVE_RATIO
 from hslib.stats.sampling import draw
 from hslib.stats.spectrum import spectrum
-from hslib.stats.store import in_order
 from hslib.stats.totals import position_edges
+from hslib.stats.workers import in_order
 from hslib.store import Store
 
 STATES = ("boundary 2", "boundary 5", "boundary 7", "final")

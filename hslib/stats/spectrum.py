@@ -33,7 +33,7 @@ def spectrum(states: np.ndarray) -> Spectrum:
     import torch
 
     rows = torch.from_numpy(states)
-    rows = (rows - rows.mean(dim=0, dtype=torch.float64)).to(torch.float32)
+    rows = rows - rows.mean(dim=0, dtype=torch.float64).to(torch.float32)
     if rows.shape[0] <= rows.shape[1]:
         gram = (rows @ rows.T).double()
     else:

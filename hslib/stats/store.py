@@ -1,12 +1,10 @@
 """A store to tables: one pass over the samples that were drawn, in bounded memory."""
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,13 +14,11 @@ from hslib.stats.coherence import Sketcher
 from hslib.stats.sample import SampleNumbers, measure_sample
 from hslib.stats.sampling import Sampling, draw
 from hslib.stats.totals import Totals
+from hslib.stats.workers import in_order
 from hslib.store import Store
 
 if TYPE_CHECKING:
     import pandas
-
-Item = TypeVar("Item")
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,23 +124,3 @@ def _read_ahead(store: Store, index: int) -> int:
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
     os.close(fd)
     return index
-
-
-def in_order(
-    work: Callable[[Item], Value], items: Iterable[Item], workers: int = 0
-) -> Iterator[Value]:
-    """Results in the order of ``items``, computed by threads, few of them waiting at a time.
-
-    Torch runs on one thread in each worker: blocks are too small to be divided further.
-    """
-    import torch
-
-    count = workers or os.cpu_count() or 1
-    with ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        waiting: deque[Future[Value]] = deque()
-        for item in items:
-            waiting.append(pool.submit(work, item))
-            if len(waiting) > 2 * count:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()

@@ -17,6 +17,7 @@ from hslib.stats.sample import SampleNumbers
 from hslib.stats.sampling import Sampling
 from hslib.stats.spectrum import Spectrum, spectrum
 from hslib.stats.totals import Totals
+from hslib.stats.workers import in_order
 from hslib.store import Store
 
 if TYPE_CHECKING:
@@ -211,10 +212,12 @@ def spectra(
     import torch
 
     bits = torch.from_numpy(np.concatenate(totals.picked).view(np.int16))
-    found = []
-    for state in range(len(states)):
+
+    def work(state: int) -> Spectrum:
         values = bits[:, state].contiguous().view(torch.bfloat16).float()
-        found.append(spectrum(values.nan_to_num(0.0, 0.0, 0.0).numpy()))
+        return spectrum(values.nan_to_num(0.0, 0.0, 0.0).numpy())
+
+    found = list(in_order(work, range(len(states))))
     frames = [
         pandas.DataFrame(
             {
