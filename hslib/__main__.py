@@ -6,12 +6,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hslib import server
+from hslib import server, watch
 from hslib.errors import HslibError
-from hslib.progress import log_line, read_progress
+from hslib.progress import read_progress
 from hslib.store import Store
-
-_STALE_S = 10.0  # progress.json is renewed twice a second while a job lives
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,15 +18,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     status = commands.add_parser("status", help="how a run's job and server stand")
     status.add_argument("run_dir", type=Path)
+    status.add_argument(
+        "--watch",
+        nargs="?",
+        type=float,
+        const=2.0,
+        metavar="SECONDS",
+        help="show it again every so often (2), until the job ends",
+    )
     status.set_defaults(run=_status)
     verify = commands.add_parser("verify", help="compare a store's files with its journal")
     verify.add_argument("store", type=Path)
     verify.add_argument("--size-only", action="store_true", help="do not read the tensors")
     verify.add_argument("--repair", action="store_true", help="quarantine what is not sound")
     verify.set_defaults(run=_verify)
+    report = commands.add_parser(
+        "report", help="a notebook, or all of a run, as HTML without code; 1 if one had failed"
+    )
+    report.add_argument("path", type=Path, help="an executed notebook, or a run's directory")
+    report.set_defaults(run=_report)
     chosen = parser.parse_args(arguments)
     try:
-        return int(chosen.run(chosen))
+        run = _watch if getattr(chosen, "watch", None) else chosen.run
+        return int(run(chosen))
     except HslibError as error:
         print(error, file=sys.stderr)
         return 1
@@ -44,22 +56,24 @@ def _status(chosen: argparse.Namespace) -> int:
     if state is None:
         print(f"{'job':>12}: none in this run")
         return int(facts["server"] != "running")
-    age = time.time() - state.updated_at
-    died = state.state == "running" and age > _STALE_S
-    word = f"DEAD (process {state.pid} stopped telling {age:.0f} s ago)" if died else state.state
-    print(f"{'job':>12}: {word}")
-    print(f"{'progress':>12}: {log_line(state, None)}")
-    print(
-        f"{'rows':>12}: {state.asked} asked for, {state.already_done} already done, "
-        f"{state.ok} extracted, {state.failed} failed, {state.rejected} rejected"
-    )
-    for reason, count in sorted(state.reasons.items(), key=lambda item: -item[1]):
-        print(f"{'failed':>12}: {count} x {reason}")
-    if state.message:
-        print(f"{'message':>12}: {state.message}")
-    left = state.asked - state.already_done - state.ok - state.failed - state.rejected
-    unfinished = state.state != "running" and left > 0
-    return int(died or unfinished or state.failed > 0 or facts["server"] == "dead")
+    now = time.time()
+    for name, words in watch.facts(state, now):
+        print(f"{name:>12}: {words}")
+    unfinished = state.state != "running" and watch.unfinished_rows(state) > 0
+    dead = watch.is_dead(state, now) or facts["server"] == "dead"
+    return int(dead or unfinished or state.failed > 0)
+
+
+def _watch(chosen: argparse.Namespace) -> int:
+    """The status again and again while a job is at work; a terminal is cleared between."""
+    while True:
+        if sys.stdout.isatty():
+            print("\x1b[2J\x1b[H", end="")
+        code = _status(chosen)
+        if not watch.is_at_work(read_progress(chosen.run_dir.absolute()), time.time()):
+            return code
+        print(flush=True)
+        time.sleep(chosen.watch)
 
 
 def _verify(chosen: argparse.Namespace) -> int:
@@ -77,6 +91,16 @@ def _verify(chosen: argparse.Namespace) -> int:
         redone = store.repair(report)
         print(f"moved {len(redone)} files to quarantine/; the next extraction takes them up again")
     return int(not report.clean)
+
+
+def _report(chosen: argparse.Namespace) -> int:
+    """A line a report; 1 when a notebook had failed or did not run to its end."""
+    from hslib.report import write_reports
+
+    reports = write_reports(chosen.path)
+    for report in reports:
+        print(f"{report.path}: {report.state}")
+    return int(not all(report.is_good for report in reports))
 
 
 if __name__ == "__main__":

@@ -189,6 +189,35 @@ class ExtractionParameters(Parameters):
         return read_api_key(self.api_key_env)
 
 
+class StatisticsParameters(Parameters):
+    """Notebook 04. ``store_dir`` empty = the run's; ``sample_limit`` 0 = all stored samples.
+
+    ``dataset_path``: the rows of the whole job, by whose lengths a part of it is extrapolated;
+    empty = by the number of rows alone. ``compress_mb``: how much of the store is compressed to see
+    what comes of it.
+    """
+
+    store_dir: str = ""
+    sample_limit: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0)
+    dataset_path: str = ""
+    compress_mb: int = Field(64, ge=1)
+
+    @property
+    def store_path(self) -> Path:
+        return Path(self.store_dir).absolute() if self.store_dir else self.run_path / "store"
+
+    def title(self, samples: int, stored: int = 0) -> str:
+        """What a figure says of where its numbers are from."""
+        of = f" of {stored:,}" if stored > samples else ""
+        return f"{self.run_path.name}, {samples:,}{of} samples"
+
+    @property
+    def is_demo(self) -> bool:
+        """Whether the run is the default one, which may be made when it is not there."""
+        return not self.store_dir and self.run_dir == Parameters().run_dir
+
+
 def dump_path(dump_dir: str, run_path: Path) -> Path:
     """``dump_dir``, or a directory in /dev/shm named after the run (its path's hash)."""
     if dump_dir:

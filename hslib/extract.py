@@ -9,7 +9,7 @@ import secrets
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Literal
 
@@ -25,7 +25,7 @@ from hslib.journal import Entry, Ledger
 from hslib.lane import Lane
 from hslib.lock import Lock
 from hslib.plan import in_shard
-from hslib.progress import Progress
+from hslib.progress import Progress, ProgressState
 from hslib.serving import Fleet
 from hslib.store import Store
 from hslib.writer import StoreWriter
@@ -257,8 +257,11 @@ def _failure(sample: Sample, reason: str, attempts: int) -> Entry:
     )
 
 
-def run(job: Job, fleet: Fleet) -> Result:
+def run(job: Job, fleet: Fleet, show: Callable[[ProgressState], None] | None = None) -> Result:
     """Extract what the plan says is to do; resumable at any point.
+
+    Args:
+        show: told of the progress twice a second; None = a bar fit for where this runs.
 
     Raises:
         HslibError, OSError: what stopped the job; everything committed before stays.
@@ -278,6 +281,8 @@ def run(job: Job, fleet: Fleet) -> Result:
             rejected=len(plan.rejections),
             failed_before=len(plan.failed_before),
             stored_before=len(job.stored_before),
+            disks={"the store": parameters.store_path, "dumps": fleet.dump_paths[0]},
+            show=show,
         )
         with progress:
             progress.log.info("job: %s", job.facts())

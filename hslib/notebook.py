@@ -2,7 +2,9 @@
 
 import ast
 import json
+import math
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -74,6 +76,59 @@ def table(facts: Mapping[str, Any], columns: Sequence[str] = ("", "")) -> "panda
     ).rename_axis(columns[0])
 
 
+class Scrolling:
+    """A long table in a box of its own: a notebook stays readable around it."""
+
+    def __init__(self, frame: "pandas.DataFrame", height_em: int, digits: int) -> None:
+        self.frame, self._height, self._digits = frame, height_em, digits
+
+    def _repr_html_(self) -> str:
+        lines = self.frame.to_html(
+            index=False, border=0, justify="left", float_format=f"%.{self._digits}g", na_rep=""
+        )
+        return f'<div style="max-height:{self._height}em;overflow:auto">{lines}</div>'
+
+    def __repr__(self) -> str:
+        return f"a table of {len(self.frame)} lines"
+
+
+def long_table(
+    frame: "pandas.DataFrame", empty: str = "Nothing.", height_em: int = 24, digits: int = 3
+) -> Any:
+    """A table that scrolls; where there is no line, the words ``empty``."""
+    from IPython.display import Markdown
+
+    return Markdown(empty) if frame.empty else Scrolling(frame, height_em, digits)
+
+
+def rounded(frame: "pandas.DataFrame", digits: int = 2, **decimals: int) -> "pandas.DataFrame":
+    """Numbers as text of so many significant digits: what a repeated run shows again.
+
+    Batching changes the last bits of bf16 states from run to run, and so the last digits of
+    everything that is computed from them.
+
+    Args:
+        decimals: columns that are near zero, and how many decimals they get instead.
+    """
+    shown = frame.copy().astype(object)
+    for name in shown.columns:
+        places = decimals.get(name)
+        shown[name] = [_rounded(value, digits, places) for value in frame[name]]
+    return shown
+
+
+def _rounded(value: Any, digits: int, decimals: int | None) -> Any:
+    if not isinstance(value, float):
+        return value
+    if not math.isfinite(value):
+        return "" if math.isnan(value) else str(value)
+    if decimals is not None:
+        return f"{value:z.{decimals}f}"
+    if abs(value) >= 10**digits:
+        return f"{float(f'{value:.{digits}g}'):,.0f}"
+    return f"{value:.{digits}g}"
+
+
 def progress_line() -> Callable[[str], None]:
     """A line of text that replaces itself in the notebook; one that begins with "ready" stays."""
     live = LiveOutput()
@@ -82,6 +137,24 @@ def progress_line() -> Callable[[str], None]:
         from IPython.display import Pretty
 
         live.show(Pretty(text), is_last=text.startswith("ready"))
+
+    return show
+
+
+def progress_bar(words: str) -> Callable[[int, int], None]:
+    """A bar for calls of (done, total); when all is done only words stay."""
+    live, last = LiveOutput(), 0.0
+
+    def show(done: int, total: int) -> None:
+        from IPython.display import HTML, Pretty
+
+        nonlocal last
+        if done == total:
+            live.show(Pretty(f"{words}: {total}"), is_last=True)
+        elif time.monotonic() - last > 0.5:
+            last = time.monotonic()
+            bar = f'<progress value="{done}" max="{total}" style="width:20em"></progress>'
+            live.show(HTML(f"{bar} {words}: {done} of {total}"), is_last=False)
 
     return show
 
@@ -105,3 +178,16 @@ def save_metrics(run_path: Path, **numbers: Any) -> Path:
     known = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps({**known, **numbers}, indent=1, sort_keys=True))
     return path
+
+
+def report(executed: str | Path) -> Path:
+    """One HTML file without code of an executed notebook, and the index of its directory.
+
+    The same as ``python -m hslib report``; see :mod:`hslib.report`.
+
+    Raises:
+        ReportError: not a notebook, or one that was never run.
+    """
+    from hslib.report import write_reports
+
+    return write_reports(Path(executed))[0].path

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,6 +46,7 @@ class ProgressState(pydantic.BaseModel, frozen=True):
     eta_s: float | None
     last_index: int | None
     reasons: dict[str, int]  # failures by the check or error that caused them
+    free_bytes: dict[str, int] = {}  # what is left where the job writes: "the store", "dumps"
     message: str = ""
 
 
@@ -55,6 +56,7 @@ class Progress:
     Args:
         todo_tokens: tokens still to be extracted, for the ETA.
         stored_before: samples that the store held at the start.
+        disks: where the job writes, by what it writes there; their free space is told.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Progress:
         rejected: int,
         failed_before: int,
         stored_before: int,
+        disks: Mapping[str, Path] | None = None,
         show: Callable[[ProgressState], None] | None = None,
     ) -> None:
         self._path = run_path / "progress.json"
@@ -82,6 +85,7 @@ class Progress:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._started_at, self._started = time.time(), time.monotonic()
+        self._disks = dict(disks or {})
         self._show = show or bar()
         self.log = open_log(run_path / "extraction.log")
         self._ticker = threading.Thread(target=self._tick, name="hslib-progress", daemon=True)
@@ -125,6 +129,7 @@ class Progress:
 
     def snapshot(self) -> ProgressState:
         """The state right now."""
+        free = free_bytes(self._disks)  # not under the lock: a file system may be slow to say
         with self._lock:
             elapsed = max(time.monotonic() - self._started, 1e-9)
             rate = self._tokens / elapsed
@@ -148,6 +153,7 @@ class Progress:
                 eta_s=left / rate if rate else None,
                 last_index=self._last_index,
                 reasons=dict(self._reasons),
+                free_bytes=free,
                 message=self._message,
             )
 
@@ -249,6 +255,18 @@ def _terminal_bar() -> Callable[[ProgressState], None]:
             line.close()
 
     return show
+
+
+def free_bytes(disks: Mapping[str, Path]) -> dict[str, int]:
+    """What is free on each file system; one that can't be asked is left out."""
+    found = {}
+    for name, path in disks.items():
+        try:
+            space = os.statvfs(path)
+        except OSError:
+            continue
+        found[name] = space.f_bavail * space.f_frsize
+    return found
 
 
 def read_progress(run_path: Path) -> ProgressState | None:

@@ -8,7 +8,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from hslib.config import ExtractionParameters, ServerParameters
+from hslib.config import ExtractionParameters, ServerParameters, StatisticsParameters
 from hslib.errors import ParameterError
 from hslib.layers import auto_boundaries, parse_layers
 from hslib.model import read_model
@@ -89,6 +89,7 @@ def test_a_kernel_without_a_parameters_cell_says_so() -> None:
     ("notebook", "model"),
     [
         ("02_server_launch.ipynb", ServerParameters),
+        ("04_statistics.ipynb", StatisticsParameters),
         ("03_extraction.ipynb", ExtractionParameters),
     ],
 )

@@ -1,0 +1,154 @@
+"""What an executed notebook says of itself: title, state, verdict, headings, parameters."""
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+State = Literal["ok", "failed", "unfinished"]
+
+_HEADING = re.compile(r"^(#{1,3})\s+(.+?)\s*#*$", re.M)
+_CODE_BLOCK = re.compile(r"```.*?```", re.S)
+
+
+@dataclass(frozen=True)
+class Heading:
+    level: int
+    text: str
+    anchor: str
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """``origin``: "default", or "set" when the run was given it."""
+
+    name: str
+    value: str
+    origin: str
+
+
+def title_of(nb: Any) -> str:
+    """The first heading of the first level, "" when there is none."""
+    for cell in nb.cells:
+        if cell.cell_type == "markdown" and (found := _headings_in(cell.source)):
+            return found[0].text
+    return ""
+
+
+def headings(nb: Any) -> list[Heading]:
+    """What a contents list shows: levels two and three, and what a report adds."""
+    found = [
+        heading
+        for cell in nb.cells
+        if cell.cell_type == "markdown" and not _is_papermills(cell)
+        for heading in _headings_in(cell.source)
+        if heading.level > 1 and heading.text != "Verdict"
+    ]
+    return [*found, Heading(2, "Parameters", "parameters"), Heading(2, "Versions", "versions")]
+
+
+def _headings_in(source: str) -> list[Heading]:
+    text = _CODE_BLOCK.sub("", source)
+    # anchors as nbconvert makes them: the text with blanks as hyphens
+    return [
+        Heading(len(marks), words.replace("`", ""), words.replace("`", "").replace(" ", "-"))
+        for marks, words in _HEADING.findall(text)
+    ]
+
+
+def state_of(nb: Any) -> tuple[State, int]:
+    """How the run ended, and the execution count of the cell that failed (0: none did)."""
+    code = [cell for cell in nb.cells if cell.cell_type == "code" and cell.source.strip()]
+    for cell in code:
+        if error_of(cell) is not None:
+            return "failed", int(cell.execution_count or 0)
+    return ("ok" if all(cell.execution_count for cell in code) else "unfinished"), 0
+
+
+def error_of(cell: Any) -> Any:
+    """The error among a cell's outputs, None when there is none."""
+    for output in cell.get("outputs", []):
+        if output.output_type == "error":
+            return output
+    return None
+
+
+def verdict_of(nb: Any) -> str:
+    """What the cells under "Verdict" printed; of a failed run the error."""
+    state, count = state_of(nb)
+    if state == "failed":
+        error = next(e for cell in nb.cells if (e := error_of(cell)) is not None)
+        return f"Cell {count}: {error.ename}: {error.evalue}"
+    words: list[str] = []
+    under = False
+    for cell in nb.cells:
+        if cell.cell_type == "markdown":
+            found = _headings_in(cell.source)
+            under = found[-1].text == "Verdict" if found else under
+        elif under and cell.cell_type == "code":
+            words += [o.text for o in cell.outputs if o.output_type == "stream"]
+    if state == "unfinished":
+        done = sum(bool(c.get("execution_count")) for c in nb.cells if c.cell_type == "code")
+        words.append(f"Only {done} cells have run.")
+    return "".join(words).strip()
+
+
+def parameters_of(nb: Any) -> list[Parameter]:
+    """All parameters with the values that the run had."""
+    found: dict[str, Parameter] = {}
+    for tag, origin in (("parameters", "default"), ("injected-parameters", "set")):
+        for cell in nb.cells:
+            if cell.cell_type == "code" and tag in cell.metadata.get("tags", []):
+                for name, value in _assigned(cell.source):
+                    found[name] = Parameter(name, value, origin)
+    return list(found.values())
+
+
+def _assigned(source: str) -> list[tuple[str, str]]:
+    """Names and values of a cell's assignments, as they are written there."""
+    try:
+        body = ast.parse(source).body
+    except SyntaxError:
+        return []
+    found = []
+    for node in body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
+            found.append((node.target.id, ast.unparse(node.value)))
+        elif isinstance(node, ast.Assign):
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            found += [(name, ast.unparse(node.value)) for name in names]
+    return found
+
+
+def without_code(nb: Any) -> Any:
+    """What a report shows of the cells: outputs and text; code only of the cell that failed."""
+    import nbformat
+
+    cells, heading = [], ""
+    for cell in nb.cells:
+        tags = cell.metadata.get("tags", [])
+        if cell.cell_type == "markdown" and (found := _headings_in(cell.source)):
+            heading = found[-1].text
+        if _is_papermills(cell) or {"parameters", "injected-parameters"} & set(tags):
+            continue
+        cell = nbformat.from_dict(cell)
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if not _is_empty(output)]
+            for output in cell.outputs:
+                if "image/png" in output.get("data", {}):
+                    output.metadata["image/png"] = {"alt": f"Figure: {heading}"}
+            if error_of(cell) is not None:
+                cell.metadata["hslib_failed"] = int(cell.execution_count or 0)
+        cells.append(cell)
+    return nbformat.from_dict({**nb, "cells": cells})
+
+
+def _is_papermills(cell: Any) -> bool:
+    """The notes that papermill adds where a run failed."""
+    return "papermill-error-cell-tag" in cell.metadata.get("tags", [])
+
+
+def _is_empty(output: Any) -> bool:
+    """What a live output leaves in its first place, and what nothing is left of."""
+    data = output.get("data")
+    return data is not None and not any("".join(text) for text in data.values())

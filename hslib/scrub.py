@@ -1,0 +1,140 @@
+"""Takes out of a text what must not leave the house: secrets, host names, home paths.
+
+What is recognised: the values of environment variables that are named like secrets, well-known
+forms of keys, values named as secrets in JSON, in Python, in command lines and in tables; this
+machine's names, addresses, hosts of URLs, names in private domains; home directories. A secret in
+no such form can't be told from a word, and pixels are not read.
+"""
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+SECRET, HOST = "[secret]", "[host]"
+
+_SECRET_NAME = re.compile(
+    r"(?i)(api|access|private|secret|auth|signing|admin)_?(key|token)|secret|passw|credential|_token$"
+    r"|^token$|_key$"
+)
+# Names that are followed by their value. A lone "token" or "tokens" counts things here.
+_IDENTIFIER = (
+    r"[\w.-]*(?:api[_-]?key|admin[_-]?key|access[_-]?key|private[_-]?key|secret[_-]?key"
+    r"|auth[_-]?token|api[_-]?token|access[_-]?token|hf[_-]?token|refresh[_-]?token|client[_-]?secret)"
+)
+_WORD = r"(?:[\w.-]*[_.-])?(?:secret|passwd|password|passphrase|credentials?)"
+_NAMED = rf"(?:{_IDENTIFIER}|{_WORD})"
+_QUOTE = r"(?:[\"']|&quot;|&#39;|&#x27;|\\\")"
+_FORMS = (
+    re.compile(
+        r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S
+    ),
+    re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{12,}"),
+    re.compile(r"\bhf_[A-Za-z0-9]{10,}"),
+    re.compile(r"\bgh[pousr]_[A-Za-z0-9]{16,}|\bgithub_pat_\w{16,}|\bglpat-[\w-]{16,}"),
+    re.compile(r"\bxox[abprs]-[\w-]{10,}"),
+    re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}|\bAIza[\w-]{20,}"),
+    re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),
+)
+_BEARER = re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{6,}")
+_QUOTED = re.compile(rf"(?i)(?<![\w-])({_NAMED}{_QUOTE}?\s*[:=]\s*)({_QUOTE})(?!\2).+?\2")
+_VALUE = r"(?!None\b|null\b|true\b|false\b|&lt;|<|\[)([^\s\"'&<>,;]{3,})"
+_ASSIGNED = (
+    re.compile(
+        rf"(?i)(?<![\w-])((?:--)?{_NAMED}{_QUOTE}?(?:\s*[:=]\s*|\s{{2,}}))({_QUOTE})?{_VALUE}"
+    ),
+    re.compile(rf"(?i)(?<![\w-])((?:--{_NAMED}|{_IDENTIFIER})\s)({_QUOTE})?{_VALUE}"),
+)
+_IN_TABLE = re.compile(
+    rf"(?i)(<t[hd][^>]*>\s*{_NAMED}\s*</t[hd]>\s*<td[^>]*>)\s*(?!None|</td>)[^<]+(</td>)"
+)
+_USER_IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s:@\"'<>]+(?::[^/\s@\"'<>]*)?@")
+_URL_HOST = re.compile(
+    r"(\b(?:https?|wss?|ssh|tcp|grpc|ray|s3|ftp|nfs)://)(\[[0-9a-fA-F:]+\]|[^/\s:\"'<>&)\]]+)"
+)
+_BYTE = r"(?:25[0-5]|2[0-4]\d|1\d\d|\d{1,2})"
+_IPV4 = re.compile(rf"(?<![\w.])(?:{_BYTE}\.){{3}}{_BYTE}(?![\w.]*\d)")
+_IPV6 = re.compile(
+    r"(?i)(?<![\w:])(?:(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}"
+    r"|[0-9a-f]{3,4}:(?:[0-9a-f]{1,4}:)*(?::[0-9a-f]{1,4})+)(?![\w:])"
+)
+_PRIVATE_NAME = re.compile(
+    r"\b(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+"
+    r"(?:internal|local|localdomain|lan|corp|intranet|home|private|cluster|svc|compute)\b",
+    re.I,
+)
+_LOGIN = re.compile(rf"[\w.-]+@(?={re.escape(HOST)})")
+_HOME = re.compile(r"(?<![\w.])/(?:home|Users)/[^/\s\"'<>&:,;)]+|(?<![\w./])/root(?![\w-])")
+# Documentation that anyone may read, and that notebooks name.
+_PUBLIC = re.compile(
+    r"(?i)(?:[\w-]+\.)*(?:arxiv\.org|github\.com|github\.io|huggingface\.co|pypi\.org|python\.org"
+    r"|pytorch\.org|readthedocs\.io|jupyter\.org|wikipedia\.org|doi\.org|w3\.org)"
+)
+
+
+@dataclass(frozen=True)
+class Scrubber:
+    """Replaces what it knows and what it recognises; the rest of a text stays as it was.
+
+    ``secrets`` and ``hosts`` are words to take out wherever they stand, ``homes`` paths.
+    """
+
+    secrets: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    homes: tuple[str, ...] = ()
+
+    @classmethod
+    def of_this_machine(cls, environment: Mapping[str, str] | None = None) -> "Scrubber":
+        """What this process knows of itself: its environment, its names, its home."""
+        variables = os.environ if environment is None else environment
+        secrets = [v for k, v in variables.items() if _SECRET_NAME.search(k) and len(v) >= 6]
+        names = {socket.gethostname(), socket.getfqdn(), os.uname().nodename}
+        names |= {variables.get(name, "") for name in ("HOSTNAME", "HOST", "SLURMD_NODENAME")}
+        hosts = [name for name in names if len(name) > 2 and name != "localhost"]
+        homes = {str(Path.home()), variables.get("HOME", "")}
+        return cls(
+            tuple(sorted(secrets, key=len, reverse=True)),
+            tuple(sorted(hosts, key=len, reverse=True)),
+            tuple(home for home in homes if len(home) > 1),
+        )
+
+    def knowing(self, *, hosts: tuple[str, ...] = (), secrets: tuple[str, ...] = ()) -> "Scrubber":
+        """The same with more words to take out."""
+        return Scrubber(self.secrets + secrets, self.hosts + hosts, self.homes)
+
+    def clean(self, text: str) -> str:
+        """The text without them. Works on plain text and on HTML."""
+        for secret in self.secrets:
+            text = text.replace(secret, SECRET)
+        for form in _FORMS:
+            text = form.sub(SECRET, text)
+        text = _BEARER.sub(rf"\1\2{SECRET}", text)
+        text = _IN_TABLE.sub(rf"\1{SECRET}\2", text)
+        text = _QUOTED.sub(rf"\1\2{SECRET}\2", text)
+        for assigned in _ASSIGNED:
+            text = assigned.sub(_hide_value, text)
+        text = _USER_IN_URL.sub(r"\1", text)
+        text = _URL_HOST.sub(_hide_url_host, text)
+        for host in self.hosts:
+            text = re.sub(rf"(?i)(?<![\w-]){re.escape(host)}(?![\w-])", HOST, text)
+        text = _IPV4.sub(HOST, _IPV6.sub(HOST, _PRIVATE_NAME.sub(HOST, text)))
+        text = _LOGIN.sub("", text)
+        for home in self.homes:
+            text = re.sub(rf"(?<![\w.]){re.escape(home)}(?![\w-])", "~", text)
+        return _HOME.sub("~", text)
+
+
+def _hide_value(found: re.Match[str]) -> str:
+    return f"{found[1]}{found[2] or ''}{SECRET}"
+
+
+def _hide_url_host(found: re.Match[str]) -> str:
+    return found[0] if _PUBLIC.fullmatch(found[2]) else found[1] + HOST
+
+
+def hosts_in_urls(text: str) -> tuple[str, ...]:
+    """Names of hosts in a text's URLs that can be told from a word of the language."""
+    found = {match[2] for match in _URL_HOST.finditer(_USER_IN_URL.sub(r"\1", text))}
+    return tuple(sorted(h for h in found if re.search(r"[\d.-]", h) and not _PUBLIC.fullmatch(h)))

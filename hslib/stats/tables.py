@@ -1,0 +1,241 @@
+"""The numbers of a pass as pandas tables. A state is "boundary 31" or "final".
+
+Norms are L2 norms of one token's state. ``absmax``, ``mean_l2``, ``zero_share`` of a sample are
+what the server measured when it dumped the states; the rest is computed from the store's bytes.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hslib.errors import StoreError
+from hslib.journal import Entry
+from hslib.stats.anomalies import Anomaly
+from hslib.stats.sample import SampleNumbers
+from hslib.stats.sampling import Sampling
+from hslib.stats.spectrum import Spectrum, spectrum
+from hslib.stats.totals import Totals
+from hslib.stats.workers import in_order
+from hslib.store import Store
+
+if TYPE_CHECKING:
+    import pandas
+
+_QUANTILES = np.array([0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99])
+_NUMBERS = (
+    "num_tokens",
+    "mean",
+    "std",
+    "kurtosis",
+    "median_l2",
+    "measured_l2",
+    "adjacent_cosine",
+    "non_finite",
+    "repeated",
+    "same_as_next",
+    "mean_l2",
+    "absmax",
+    "zero_share",
+)
+
+
+def require_samples(store: Store, sampling: Sampling) -> None:
+    """Raises :class:`StoreError` when there is nothing to look at."""
+    if not sampling.indices:
+        raise StoreError(
+            "the store holds no sample yet", path=str(store.path), fix="run notebook 03 first"
+        )
+
+
+class SampleLines:
+    """A line a sample and state, kept as plain numbers until the table is wanted."""
+
+    def __init__(self, num_samples: int, states: Sequence[str]) -> None:
+        self._states = states
+        self._numbers = np.full((num_samples, len(states), len(_NUMBERS)), np.nan)
+        self._indices = np.zeros(num_samples, dtype=np.int64)
+        self._mask_tokens = np.zeros(num_samples, dtype=np.int64)
+        self._count = 0
+
+    def add(self, sample: SampleNumbers, entry: Entry) -> None:
+        at = self._count
+        pairs = max(entry.num_tokens - 1, 1)
+        measured = [
+            np.full(len(self._states), entry.num_tokens),
+            sample.moments.mean,
+            sample.moments.std,
+            sample.moments.kurtosis,
+            np.median(sample.norms, axis=0),
+            sample.norms.mean(axis=0, dtype=np.float64),
+            sample.adjacent_cosine / pairs if entry.num_tokens > 1 else np.nan,
+            sample.non_finite,
+            sample.repeated,
+            sample.same_as_next,
+        ]
+        for column, values in enumerate(measured):
+            self._numbers[at, :, column] = values
+        for state, layer in enumerate(entry.layers):
+            told = [layer.get(name) for name in _NUMBERS[-3:]]
+            self._numbers[at, state, -3:] = [np.nan if v is None else v for v in told]
+        self._indices[at], self._mask_tokens[at] = sample.index, sample.mask_tokens
+        self._count += 1
+
+    def table(self) -> "pandas.DataFrame":
+        """Columns ``index, state`` and those of ``_NUMBERS``."""
+        import pandas
+
+        numbers = self._numbers[: self._count].reshape(-1, len(_NUMBERS))
+        frame = pandas.DataFrame(numbers, columns=list(_NUMBERS))
+        frame.insert(0, "index", np.repeat(self._indices[: self._count], len(self._states)))
+        frame.insert(1, "state", list(self._states) * self._count)
+        counts = ("num_tokens", "non_finite", "repeated")
+        return frame.astype({**dict.fromkeys(counts, "int64"), "same_as_next": bool})
+
+    def masks(self) -> "pandas.DataFrame":
+        """``index, num_tokens, mask_tokens, coverage``: what the loss will see of each sample."""
+        import pandas
+
+        tokens = self._numbers[: self._count, 0, 0].astype(np.int64)
+        masked = self._mask_tokens[: self._count]
+        indices = self._indices[: self._count]
+        columns = {"index": indices, "num_tokens": tokens, "mask_tokens": masked}
+        return pandas.DataFrame(columns | {"coverage": masked / np.maximum(tokens, 1)})
+
+
+def layers(
+    totals: Totals,
+    samples: "pandas.DataFrame",
+    states: Sequence[str],
+    ranks: Sequence[Spectrum],
+) -> "pandas.DataFrame":
+    """A line a state."""
+    import pandas
+
+    told = samples.groupby("state", sort=False)
+    mean, squares = totals.norm_sums / max(totals.tokens, 1)
+    cosine = totals.layer_cosine / max(totals.tokens, 1)
+    following = [cosine[s, s + 1] if s + 1 < len(states) else np.nan for s in range(len(states))]
+    columns = {
+        "mean": totals.moments.mean,
+        "std": totals.moments.std,
+        "kurtosis": totals.moments.kurtosis,
+        "mean_l2": _by_tokens(samples, "mean_l2").reindex(states).to_numpy(),
+        "std_l2": np.sqrt(np.maximum(squares - mean**2, 0)),
+        "absmax": told["absmax"].max().reindex(states).to_numpy(),
+        "zero_share": _by_tokens(samples, "zero_share").reindex(states).to_numpy(),
+        "non_finite": totals.non_finite,
+        "cosine_to_next_state": following,
+        "cosine_to_next_token": totals.adjacent_cosine / max(totals.pairs, 1),
+        "effective_rank": [found.effective_rank for found in ranks],
+        "components_for_90": [found.components_for(0.9) for found in ranks],
+    }
+    return pandas.DataFrame(columns, index=pandas.Index(list(states), name="state"))
+
+
+def _by_tokens(samples: "pandas.DataFrame", column: str) -> "pandas.Series":
+    """Mean over tokens by state of what is known by sample."""
+    known = samples[samples[column].notna()]
+    weighted = (known[column] * known["num_tokens"]).groupby(known["state"], sort=False).sum()
+    return weighted / known.groupby("state", sort=False)["num_tokens"].sum()
+
+
+def norms(totals: Totals, states: Sequence[str]) -> "pandas.DataFrame":
+    """Quantiles of token norms, a line a state; columns ``p1 .. p99``."""
+    import pandas
+
+    names = [f"p{share * 100:g}" for share in _QUANTILES]
+    table = pandas.DataFrame(totals.norm_quantiles(_QUANTILES).T, columns=names)
+    table.insert(0, "state", list(states))
+    return table
+
+
+def positions(totals: Totals, states: Sequence[str]) -> "pandas.DataFrame":
+    """``state, first, last, tokens, mean_l2, std_l2``: norms by position, first tokens apart."""
+    import pandas
+
+    counts, sums, squares = totals.by_position
+    mean = sums / np.maximum(counts, 1)
+    spread = np.sqrt(np.maximum(squares / np.maximum(counts, 1) - mean**2, 0))
+    frames = [
+        pandas.DataFrame(
+            {
+                "state": state,
+                "first": totals.edges[:-1],
+                "last": totals.edges[1:] - 1,
+                "tokens": counts[:, at].astype(np.int64),
+                "mean_l2": mean[:, at],
+                "std_l2": spread[:, at],
+            }
+        )
+        for at, state in enumerate(states)
+    ]
+    return pandas.concat(frames, ignore_index=True)
+
+
+def massive(totals: Totals, states: Sequence[str]) -> "pandas.DataFrame":
+    """A line a dimension that is massive anywhere, most frequent first."""
+    import pandas
+
+    lines = [
+        {
+            "state": states[state],
+            "dimension": dimension,
+            "count": found.count,
+            "samples": found.num_samples,
+            "share_at_first_token": found.positions[0] / found.count,
+            "largest": found.largest,
+            "times_median": found.largest_ratio,
+            "seen_in": ", ".join(map(str, found.seen_in)),
+        }
+        for (state, dimension), found in totals.massive.items()
+    ]
+    names = ["state", "dimension", "count", "samples", "share_at_first_token"]
+    table = pandas.DataFrame(lines, columns=[*names, "largest", "times_median", "seen_in"])
+    return table.sort_values("count", ascending=False, kind="stable", ignore_index=True)
+
+
+def similarity(totals: Totals, states: Sequence[str]) -> "pandas.DataFrame":
+    """Mean cosine of every two states of the same token, states by states."""
+    import pandas
+
+    cosine = totals.layer_cosine / max(totals.tokens, 1)
+    return pandas.DataFrame(cosine, index=list(states), columns=list(states))
+
+
+def spectra(
+    totals: Totals, states: Sequence[str]
+) -> tuple["pandas.DataFrame", tuple[Spectrum, ...]]:
+    """``state, component, share, cumulative`` of the drawn tokens, and the spectra themselves."""
+    import pandas
+    import torch
+
+    bits = torch.from_numpy(np.concatenate(totals.picked).view(np.int16))
+
+    def work(state: int) -> Spectrum:
+        values = bits[:, state].contiguous().view(torch.bfloat16).float()
+        return spectrum(values.nan_to_num(0.0, 0.0, 0.0).numpy())
+
+    found = list(in_order(work, range(len(states))))
+    frames = [
+        pandas.DataFrame(
+            {
+                "state": state,
+                "component": np.arange(1, len(one.share) + 1),
+                "share": one.share,
+                "cumulative": np.cumsum(one.share),
+            }
+        )
+        for state, one in zip(states, found, strict=True)
+    ]
+    return pandas.concat(frames, ignore_index=True), tuple(found)
+
+
+def anomaly_table(found: Iterable[Anomaly]) -> "pandas.DataFrame":
+    """Findings by index."""
+    import pandas
+
+    names = [field.name for field in fields(Anomaly)]
+    table = pandas.DataFrame([asdict(one) for one in found], columns=names)
+    return table.sort_values(["index", "state"], kind="stable", ignore_index=True)

@@ -1,0 +1,143 @@
+"""How a job elsewhere stands: from its progress.json alone."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from hslib import watch
+from hslib.__main__ import main
+from hslib.progress import Progress, ProgressState, free_bytes
+
+
+def state(**changes: object) -> ProgressState:
+    facts: dict[str, object] = {
+        "state": "running",
+        "pid": 7,
+        "started_at": 900.0,
+        "updated_at": 1000.0,
+        "asked": 100,
+        "ok": 30,
+        "failed": 3,
+        "rejected": 2,
+        "already_done": 5,
+        "stored": 35,
+        "num_tokens": 9000,
+        "size_bytes": 500_000_000,
+        "samples_per_s": 0.3,
+        "tokens_per_s": 90.0,
+        "mb_per_s": 5.0,
+        "eta_s": 600.0,
+        "last_index": 41,
+        "reasons": {"checksum": 1, "rows": 2},
+        "free_bytes": {"dumps": 3_000_000_000, "the store": 36_000_000_000},
+    }
+    return ProgressState.model_validate({**facts, **changes})
+
+
+def test_a_view_tells_progress_failures_by_reason_and_disk_left() -> None:
+    found = watch.facts(state(), now=1001.0)
+    assert found == [
+        ("job", "running"),
+        (
+            "progress",
+            "[41] 30 extracted (35 total), 0.30 samples/s, 90 tok/s, 5.0 MB/s, ETA: 10 min, "
+            "failed: 3, 0.50 GB",
+        ),
+        ("rows", "100 asked for, 5 already done, 30 extracted, 3 failed, 2 rejected"),
+        ("failed", "2 x rows"),
+        ("failed", "1 x checksum"),
+        ("disk left", "3.0 GB for dumps"),
+        ("disk left", "36.0 GB for the store, enough for 2.0 h at this pace"),
+    ]
+
+
+def test_a_job_that_stopped_telling_is_dead_and_not_at_work() -> None:
+    assert watch.is_at_work(state(), 1005.0)
+    assert not watch.is_dead(state(), 1005.0)
+    assert watch.is_dead(state(), 1100.0)
+    assert not watch.is_at_work(state(), 1100.0)
+    assert watch.facts(state(), 1100.0)[0] == ("job", "DEAD (process 7 stopped telling 100 s ago)")
+    assert not watch.is_dead(state(state="finished"), 1100.0)
+    assert not watch.is_at_work(None, 0.0)
+
+
+def test_the_view_in_a_notebook_is_html_and_escapes_what_it_shows() -> None:
+    text = watch.view(state(message="<b>&"), 1001.0)
+    assert '<progress value="40" max="100"' in text
+    assert "40%" in text
+    assert "&lt;b&gt;&amp;" in text
+    assert watch.view(None, 0.0) == "<p>No job has run here yet.</p>"
+
+
+def test_a_notebook_run_headless_gets_no_widget(tmp_path: Path) -> None:
+    assert type(watch.show(tmp_path)).__name__ == "HTML"
+    (tmp_path / "progress.json").write_text(state(state="finished").model_dump_json())
+    assert "finished" in watch.show(tmp_path).data
+
+
+def test_while_a_job_is_at_work_the_view_is_a_widget_that_follows_it(tmp_path: Path) -> None:
+    (tmp_path / "progress.json").write_text(state(updated_at=time.time()).model_dump_json())
+    widget = watch.show(tmp_path, refresh_s=0.01)
+    assert type(widget).__name__ == "HTML" and hasattr(widget, "value")
+    followers = [t for t in threading.enumerate() if t.name == "hslib-view"]
+    done = state(state="finished", ok=90, updated_at=time.time())
+    (tmp_path / ".new").write_text(done.model_dump_json())
+    (tmp_path / ".new").replace(tmp_path / "progress.json")
+    for follower in followers:
+        follower.join(10)
+        assert not follower.is_alive(), "it ends with the job"
+    assert "90 extracted" in widget.value
+
+
+def test_a_job_tells_what_is_free_where_it_writes(tmp_path: Path) -> None:
+    with Progress(
+        tmp_path,
+        asked=1,
+        todo_tokens=1,
+        already_done=0,
+        rejected=0,
+        failed_before=0,
+        stored_before=0,
+        disks={"the store": tmp_path, "gone": tmp_path / "nowhere"},
+        show=lambda _state: None,
+    ) as progress:
+        found = progress.snapshot().free_bytes
+    space = os.statvfs(tmp_path)
+    assert found["the store"] == pytest.approx(space.f_bavail * space.f_frsize, rel=0.05)
+    assert "gone" not in found
+    assert free_bytes({}) == {}
+
+
+def test_status_names_failures_and_disk_and_exits_with_1_for_failed_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "progress.json").write_text(state(state="finished").model_dump_json())
+    assert main(["status", str(tmp_path)]) == 1
+    shown = capsys.readouterr().out
+    assert "failed: 2 x rows" in shown
+    assert "disk left: 36.0 GB for the store" in shown
+    (tmp_path / "progress.json").write_text(
+        state(state="finished", ok=93, failed=0, reasons={}).model_dump_json()
+    )
+    assert main(["status", str(tmp_path)]) == 0
+
+
+def test_status_watches_a_job_of_another_process_to_its_end(tmp_path: Path) -> None:
+    (tmp_path / "progress.json").write_text(state(updated_at=time.time()).model_dump_json())
+    command = [sys.executable, "-m", "hslib", "status", str(tmp_path), "--watch", "0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        lines = [watching.stdout.readline() for _ in range(2)]
+        assert "running" in "".join(lines)
+        done = state(state="finished", ok=93, failed=0, reasons={}, updated_at=time.time())
+        (tmp_path / ".new").write_text(done.model_dump_json())
+        (tmp_path / ".new").replace(tmp_path / "progress.json")
+        rest = watching.stdout.read()
+        assert watching.wait(20) == 0
+    assert "finished" in rest
+    assert "\x1b" not in rest, "a pipe is no terminal"
