@@ -109,7 +109,9 @@ def _layers(chosen: argparse.Namespace) -> int:
     ]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for line in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        )
     return 0
 
 

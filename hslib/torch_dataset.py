@@ -77,19 +77,24 @@ class StoreDataset(Dataset[Item]):
         )
 
 
-def pack(lengths: Sequence[int], max_tokens: int, order: Sequence[int]) -> list[list[int]]:
+def pack(
+    lengths: Sequence[int], max_tokens: int, order: Sequence[int], long_alone: bool = False
+) -> list[list[int]]:
     """Group positions, taken in ``order``, into batches of at most ``max_tokens``. Pure.
 
     Every position is in exactly one batch. First fit among the latest few batches.
 
+    Args:
+        long_alone: a row longer than ``max_tokens`` is a batch of its own.
+
     Raises:
-        ParameterError: a row is longer than a batch; rows are never cut.
+        ParameterError: there is such a row and it may not be; rows are never cut.
     """
     longest = max(lengths, default=0)
-    if longest > max_tokens:
+    if longest > max_tokens and not long_alone:
         raise ParameterError(
             f"the longest row has {longest} tokens, a batch at most {max_tokens}",
-            fix=f"set max_tokens to {longest} or more; rows are never cut",
+            fix=f"set max_tokens to {longest} or more, or long_alone; rows are never cut",
         )
     batches: list[list[int]] = []
     room: list[int] = []
@@ -113,10 +118,15 @@ class TokenBatches(Sampler[list[int]]):
     """
 
     def __init__(
-        self, lengths: Sequence[int], max_tokens: int, seed: int = 0, shuffle: bool = True
+        self,
+        lengths: Sequence[int],
+        max_tokens: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        long_alone: bool = False,
     ) -> None:
         self._lengths, self._max_tokens = list(lengths), max_tokens
-        self._seed, self._shuffle = seed, shuffle
+        self._seed, self._shuffle, self._long_alone = seed, shuffle, long_alone
         self.epoch = 0
 
     def _batches(self) -> list[list[int]]:
@@ -124,7 +134,7 @@ class TokenBatches(Sampler[list[int]]):
         if self._shuffle:
             generator = torch.Generator().manual_seed(hash((self._seed, self.epoch)) % 2**63)
             order = torch.randperm(len(self._lengths), generator=generator)
-        return pack(self._lengths, self._max_tokens, order.tolist())
+        return pack(self._lengths, self._max_tokens, order.tolist(), self._long_alone)
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(self._batches())
