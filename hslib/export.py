@@ -216,7 +216,7 @@ def read_rows(out: Path) -> dict[int, Row]:
         return {}
     lines = (line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n"))
     rows = (Row(**orjson.loads(line)) for line in lines)
-    return {row.row: row for row in rows}
+    return dict(sorted((row.row, row) for row in rows))
 
 
 class _Work:

@@ -86,11 +86,13 @@ class FinalNorm:
     def require_invertible(self) -> None:
         """Raises :class:`ExportError` with the channels whose gain is zero or not finite."""
         size = self.gain.abs()
-        bad = (~size.isfinite() | (size <= _SMALLEST_GAIN * size.max())).nonzero().flatten()
+        finite = size.isfinite()
+        largest = size[finite].max() if finite.any() else 0.0
+        bad = (~finite | (size <= _SMALLEST_GAIN * largest)).nonzero().flatten()
         if len(bad):
             raise ExportError(
-                f"the final norm's weight is zero in {len(bad)} of {len(size)} channels: what "
-                "these held before the norm can't be known from after it",
+                f"the final norm's weight is zero or not finite in {len(bad)} of {len(size)} "
+                "channels: what these held before the norm can't be known from after it",
                 channels=bad[:8].tolist(),
                 fix="export for a trainer that reads the state after the norm (specforge)",
             )
