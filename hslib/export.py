@@ -111,6 +111,7 @@ class ExportReport:
 
     trainer: str
     path: Path
+    model_path: Path
     rows: int
     made: int  # in this run; the others were there
     linked: int  # of those made
@@ -174,6 +175,7 @@ def export_store(
     return ExportReport(
         trainer=trainer.name,
         path=out,
+        model_path=model_path,
         rows=len(rows),
         made=len(made),
         linked=sum(row.linked for row in made),

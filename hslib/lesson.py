@@ -39,6 +39,14 @@ class Lesson:
     misfiled: Outcome
     reloaded: tuple[float, ...]  # of the right one, by speculators' loader from its checkpoint
 
+    def metrics(self) -> dict[str, tuple[float, ...]]:
+        """Acceptance by position, for ``metrics.json``."""
+        return {
+            "right": self.right.training.acceptance,
+            "misfiled": self.misfiled.training.acceptance,
+            "misfiled_by_its_own_validation": self.misfiled.own_split,
+        }
+
     def sentence(self) -> str:
         """What was learnt, in words and thresholds that a rerun gives again."""
         first, other = self.right.training.acceptance, self.misfiled.training.acceptance
@@ -56,6 +64,8 @@ class Lesson:
                 f"What tells: the right final states name the token that came next "
                 f"{_against(self.right.says_next_token, 0.7)}, the misfiled ones "
                 f"{'less than 0.2' if self.misfiled.says_next_token < 0.2 else 'as often'}.",
+                "The right drafter, loaded again by speculators from its checkpoint, "
+                f"{'accepts as before' if self.reloaded == first else 'IS ANOTHER'}.",
             )
         )
 
@@ -74,11 +84,15 @@ def teach(
     store: Store,
     export: Path,
     on_line: Callable[[str], None] = lambda _line: None,
-) -> Lesson:
+) -> Lesson | None:
     """Train on an export for speculators and on one of the misfiled copy of its store.
 
-    Everything is made below the run: ``misfiled``, ``export/misfiled``, ``drafters``.
+    Everything is made below the run: ``misfiled``, ``export/misfiled``, ``drafters``. None when
+    the parameters ask for no training, or for a trainer that has no CPU path.
     """
+    if parameters.trainer != "speculators" or not parameters.num_steps:
+        on_line("ready: nothing is trained here; the export's own command trains for real")
+        return None
     model = Path(parameters.model_path or store.manifest.model_path)
     run = parameters.run_path
     wrong = misfile(store, run / "misfiled")

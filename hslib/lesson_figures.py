@@ -13,6 +13,16 @@ _COLOURS = {"right": "#0072B2", "misfiled": "#D55E00"}  # Okabe-Ito
 _STYLES = ("-", "--", ":")
 
 
+def draw(lesson: Lesson | None, title: str) -> "dict[str, tuple[Figure, pandas.DataFrame]]":
+    """Both figures with the numbers behind them, by name; none for no lesson."""
+    if lesson is None:
+        return {}
+    return {
+        "learning": (learning_curves(lesson, title), curve_numbers(lesson)),
+        "acceptance": (acceptance_bars(lesson, title), acceptance_numbers(lesson)),
+    }
+
+
 def curve_numbers(lesson: Lesson) -> "pandas.DataFrame":
     """A line a point: data, step, loss, acceptance by position."""
     import pandas

@@ -34,7 +34,9 @@ def findings_table(report: ProbeReport) -> "pandas.DataFrame":
 
 def _about(error: float) -> str:
     """Coarse on purpose: two runs of one server differ in the last bits."""
-    return "< 2 %" if error < 0.02 else f"{error:.0%}" if error < 1 else "> 100 %"
+    if error >= 1:
+        return "> 100 %"
+    return "< 2 %" if error < 0.02 else "< 10 %" if error < 0.1 else f"> {int(error * 10)}0 %"
 
 
 def error_numbers(report: ProbeReport) -> "pandas.DataFrame":
@@ -107,7 +109,8 @@ def _write_errors(axes: "object", errors: np.ndarray, row: int, nearest: int) ->
 
 
 def _wrapped(name: str) -> str:
-    return name.replace(" (", "\n(")
+    """On lines of its own: two of these stand side by side."""
+    return name.replace(" (", "\n").replace(" norm)", "\nnorm")
 
 
 def head_table(readings: Sequence[HeadReading]) -> "pandas.DataFrame":
@@ -140,7 +143,8 @@ def head_bars(readings: Sequence[HeadReading], title: str) -> "Figure":
         axes.text(share + 0.01, number, f"{share:.0%}", va="center", fontsize=9)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.08)
+    axes.set_xlim(0, 1.05)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25%", "50%", "75%", "100%"])
     axes.set_xlabel("share of real next tokens that the model's head ranks first")
     axes.set_ylabel("stored as")
     axes.spines[["top", "right"]].set_visible(False)

@@ -136,6 +136,12 @@ def through_head(probe: Probe) -> tuple[list[HeadReading], HeadVerdict]:
     return readings, judge_head(readings, model.vocab_size)
 
 
+def metrics(report: ProbeReport | None, head: HeadVerdict) -> dict[str, str]:
+    """For ``metrics.json``."""
+    layers = {f.claimed: f.verdict for f in report.findings} if report else {}
+    return {**layers, "head": head.side}
+
+
 def conclude(probe: Probe, report: ProbeReport | None, head: HeadVerdict) -> str:
     """The verdict of both kinds of evidence in words.
 

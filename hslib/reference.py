@@ -76,6 +76,7 @@ def load_reference(folder: Path, max_layers: int = 0) -> Reference:
     """
     import transformers
 
+    transformers.utils.logging.disable_progress_bar()
     info = read_model(folder)
     config = transformers.AutoConfig.from_pretrained(folder)
     text = config.get_text_config()
