@@ -28,7 +28,13 @@ class Outcome:
     name: str
     training: Training  # judged on held-out rows whose states are right, as serving would
     own_split: tuple[float, ...]  # by the trainer's own validation: held-out rows of its own data
+    without_tokens: tuple[float, ...]  # as ``training``, but given random tokens
     says_next_token: float  # how often the stored final state's first choice came next in its row
+
+    @property
+    def read_from_tokens(self) -> float:
+        """How much of the first position's acceptance it owes to the tokens that it is given."""
+        return self.training.acceptance[0] - self.without_tokens[0]
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,9 @@ class Lesson:
             "right": self.right.training.acceptance,
             "misfiled": self.misfiled.training.acceptance,
             "misfiled_by_its_own_validation": self.misfiled.own_split,
+            "right_without_tokens": self.right.without_tokens,
+            "misfiled_without_tokens": self.misfiled.without_tokens,
+            "says_next_token": (self.right.says_next_token, self.misfiled.says_next_token),
         }
 
     def sentence(self) -> str:
@@ -61,9 +70,12 @@ class Lesson:
                 f"at the third {_ratio(other[-1], first[-1])}.",
                 f"The trainer's own validation of the misfiled data is no warning: "
                 f"{_against(own, 0.5)} there, since its targets are misfiled too.",
+                f"It has learnt to ignore the tokens: random ones in their place cost it "
+                f"{_at_most(self.misfiled.read_from_tokens, 0.05)} of acceptance, the right drafter "
+                f"{_against(self.right.read_from_tokens, 0.15)}.",
                 f"What tells: the right final states name the token that came next "
                 f"{_against(self.right.says_next_token, 0.7)}, the misfiled ones "
-                f"{'less than 0.2' if self.misfiled.says_next_token < 0.2 else 'as often'}.",
+                f"{_at_most(self.misfiled.says_next_token, 0.2)}.",
                 "The right drafter, loaded again by speculators from its checkpoint, "
                 f"{'accepts as before' if self.reloaded == first else 'IS ANOTHER'}.",
             )
@@ -72,6 +84,10 @@ class Lesson:
 
 def _against(value: float, threshold: float) -> str:
     return f"{'at least' if value >= threshold else 'LESS THAN'} {threshold:g}"
+
+
+def _at_most(value: float, threshold: float) -> str:
+    return f"{'at most' if value <= threshold else 'MORE THAN'} {threshold:g}"
 
 
 def _ratio(part: float, whole: float) -> str:
@@ -107,7 +123,8 @@ def teach(
         checkpoint = run / "drafters" / name
         training = train_drafter(folder, export, model, checkpoint, settings, show)
         own = judge(checkpoint, folder, settings)
-        return Outcome(name, training, own, _says_next_token(data, model))
+        blind = judge(checkpoint, export, settings, random_tokens=True)
+        return Outcome(name, training, own, blind, _says_next_token(data, model))
 
     right = outcome("right", store, export)
     misfiled = outcome("misfiled", wrong, wrong_export)

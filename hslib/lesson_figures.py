@@ -87,14 +87,13 @@ def acceptance_numbers(lesson: Lesson) -> "pandas.DataFrame":
                 {"states": outcome.name, "judged_on": judged, "position": k, "acceptance": share}
                 for k, share in enumerate(found, 1)
             ]
-        rows.append(
-            {
-                "states": outcome.name,
-                "judged_on": "stored final state names its row's next token",
-                "position": 0,
-                "acceptance": outcome.says_next_token,
-            }
-        )
+        rows += [
+            {"states": outcome.name, "judged_on": what, "position": 0, "acceptance": share}
+            for what, share in (
+                ("owed to the tokens it is given (position 1)", outcome.read_from_tokens),
+                ("stored final state names its row's next token", outcome.says_next_token),
+            )
+        ]
     return pandas.DataFrame(rows)
 
 
@@ -106,10 +105,11 @@ def acceptance_bars(lesson: Lesson, title: str) -> "Figure":
     groups = (
         ("drafter in serving:\nright held-out rows", "right held-out"),
         ("the trainer's validation:\nits own held-out rows", "its own held-out"),
-        ("stored final states:\nname the next token", "stored final"),
+        ("owed to the\ntokens (pos. 1)", "owed to"),
+        ("stored final names\nthe next token", "stored final"),
     )
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    panels = figure.subplots(1, 3, sharey=True, width_ratios=(3, 3, 1.3))
+    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    panels = figure.subplots(1, len(groups), sharey=True, width_ratios=(3, 3, 1.2, 1.2))
     for axes, (label, begin) in zip(panels, groups, strict=True):
         part = numbers[numbers["judged_on"].str.startswith(begin)]
         for shift, name in ((-0.2, "right"), (0.2, "misfiled")):
@@ -117,11 +117,12 @@ def acceptance_bars(lesson: Lesson, title: str) -> "Figure":
             places = [position + shift for position in mine["position"]]
             axes.bar(places, mine["acceptance"], width=0.38, color=_COLOURS[name], label=name)
             for place, share in zip(places, mine["acceptance"], strict=True):
-                axes.text(place, share + 0.015, f"{share:.2f}", ha="center", fontsize=8)
+                axes.text(place, max(share, 0) + 0.015, f"{share:.2f}", ha="center", fontsize=8)
         axes.set_title(label, fontsize=9)
         axes.spines[["top", "right"]].set_visible(False)
-        if begin == "stored final":
+        if not any(part["position"]):
             axes.set_xticks([])
+            axes.set_xlim(-0.6, 0.6)
         else:
             axes.set_xticks([1, 2, 3])
             axes.set_xlabel("position of the proposal")

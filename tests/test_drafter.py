@@ -96,3 +96,4 @@ def test_misfiled_states_teach_less_and_the_trainer_does_not_notice(
     assert all(a > b for a, b in zip(right, wrong, strict=True))
     assert lesson.right.says_next_token > 0.7
     assert lesson.misfiled.says_next_token < 0.2
+    assert lesson.right.read_from_tokens > 0.1 > 0.05 > lesson.misfiled.read_from_tokens
