@@ -71,7 +71,7 @@ class Lesson:
                 f"The trainer's own validation of the misfiled data is no warning: "
                 f"{_against(own, 0.5)} there, since its targets are misfiled too.",
                 f"It has learnt to ignore the tokens: random ones in their place cost it "
-                f"{_at_most(self.misfiled.read_from_tokens, 0.05)} of acceptance, the right drafter "
+                f"{_at_most(self.misfiled.read_from_tokens, 0.05)} of acceptance, the right one "
                 f"{_against(self.right.read_from_tokens, 0.15)}.",
                 f"What tells: the right final states name the token that came next "
                 f"{_against(self.right.says_next_token, 0.7)}, the misfiled ones "
