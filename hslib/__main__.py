@@ -6,8 +6,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hslib import server, watch
+from hslib import server, trainers, watch
 from hslib.errors import HslibError
+from hslib.export import export_store
+from hslib.layers import dialect_table, parse_layers
+from hslib.model import read_model
 from hslib.progress import read_progress
 from hslib.store import Store
 
@@ -37,6 +40,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     report.add_argument("path", type=Path, help="an executed notebook, or a run's directory")
     report.set_defaults(run=_report)
+    layers = commands.add_parser("layers", help="a model's layer numbers as each tool counts them")
+    layers.add_argument("model", type=Path, help="a model folder")
+    layers.add_argument("--boundaries", default="auto", help='such as "3,31,59"')
+    layers.set_defaults(run=_layers)
+    export = commands.add_parser("export", help="write a store as a trainer reads it; resumable")
+    export.add_argument("store", type=Path)
+    export.add_argument("out", type=Path, help="a new folder, or the one to go on with")
+    export.add_argument("--to", required=True, choices=sorted(trainers.NAMES), dest="trainer")
+    export.add_argument("--model", type=Path, help="its folder; default: the manifest's")
+    export.add_argument(
+        "--draft-vocab-size", type=int, default=0, help="0 = the model's whole vocabulary"
+    )
+    export.add_argument("--workers", type=int, default=0, help="threads; 0 = a few")
+    export.add_argument("--link-from", type=Path, help="an earlier export, to link equal files")
+    export.set_defaults(run=_export)
     chosen = parser.parse_args(arguments)
     try:
         run = _watch if getattr(chosen, "watch", None) else chosen.run
@@ -101,6 +119,45 @@ def _report(chosen: argparse.Namespace) -> int:
     for report in reports:
         print(f"{report.path}: {report.state}")
     return int(not all(report.is_good for report in reports))
+
+
+def _layers(chosen: argparse.Namespace) -> int:
+    """Every dialect's view of one model."""
+    model = read_model(chosen.model)
+    boundaries = parse_layers(chosen.boundaries, model.num_layers)
+    print(f"{model.architecture}, {model.num_layers} layers; boundaries {list(boundaries)}\n")
+    table = [("tool", "its default ids", "are boundaries", f"ids for {list(boundaries)}")]
+    table += [
+        (row.tool, row.default_ids or "-", row.default_boundaries or "-", row.ids)
+        for row in dialect_table(model.num_layers, model.architecture, boundaries)
+    ]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for line in table:
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        )
+    return 0
+
+
+def _export(chosen: argparse.Namespace) -> int:
+    """The export's facts."""
+    import tqdm
+
+    store = Store(chosen.store)
+    with tqdm.tqdm(total=len(store), unit="row", disable=None) as bar:
+        report = export_store(
+            store,
+            chosen.out,
+            trainers.NAMES[chosen.trainer](),
+            chosen.model or Path(store.manifest.model_path),
+            draft_vocab_size=chosen.draft_vocab_size,
+            workers=chosen.workers,
+            link_from=chosen.link_from,
+            on_row=lambda _size_bytes: bar.update(),
+        )
+    for name, value in report.facts().items():
+        print(f"{name:>16}: {value}")
+    return 0
 
 
 if __name__ == "__main__":

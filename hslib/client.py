@@ -101,6 +101,34 @@ class ServerClient:
         answer = self._request("POST", "/generate", content)
         _check_answer(orjson.loads(answer.content), [len(row) for row in rows])
 
+    def logprobs(self, input_ids: np.ndarray) -> list[float]:
+        """The model's log probability (nats) of each token but the first, given those before it.
+
+        Args:
+            input_ids: int [T]; the answer has T - 1 numbers.
+
+        Raises:
+            RequestError: refused or not answered, or answered for other tokens.
+        """
+        body = {
+            "input_ids": input_ids,
+            "sampling_params": {"max_new_tokens": 0, "temperature": 0},
+            "return_logprob": True,
+            "logprob_start_len": 0,
+        }
+        content = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+        answer = orjson.loads(self._request("POST", "/generate", content).content)
+        found = answer.get("meta_info", {}).get("input_token_logprobs", [])[1:]
+        if [entry[1] for entry in found] != input_ids[1:].tolist():
+            raise RequestError(
+                "the server gave log probabilities of other tokens than it was sent",
+                retry=False,
+                down=False,
+                expected=len(input_ids) - 1,
+                got=len(found),
+            )
+        return [float(entry[0]) for entry in found]
+
     def settings(self) -> ServerSettings:
         """Raises :class:`ServerError` when the answer lacks a field this kit relies on."""
         raw = orjson.loads(self._request("GET", "/server_info").content)

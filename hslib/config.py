@@ -189,33 +189,83 @@ class ExtractionParameters(Parameters):
         return read_api_key(self.api_key_env)
 
 
-class StatisticsParameters(Parameters):
-    """Notebook 04. ``store_dir`` empty = the run's; ``sample_limit`` 0 = all stored samples.
+class StoreParameters(Parameters):
+    """What notebooks that read a store have: ``store_dir`` empty = the run's own."""
+
+    store_dir: str = ""
+
+    @property
+    def store_path(self) -> Path:
+        return Path(self.store_dir).absolute() if self.store_dir else self.run_path / "store"
+
+
+    @property
+    def is_demo(self) -> bool:
+        """Whether the run is the default one, which may be made when it is not there."""
+        return not self.store_dir and self.run_dir == Parameters().run_dir
+
+
+class StatisticsParameters(StoreParameters):
+    """Notebook 04. ``sample_limit`` 0 = all stored samples.
 
     ``dataset_path``: the rows of the whole job, by whose lengths a part of it is extrapolated;
     empty = by the number of rows alone. ``compress_mb``: how much of the store is compressed to see
     what comes of it.
     """
 
-    store_dir: str = ""
     sample_limit: int = Field(0, ge=0)
     seed: int = Field(0, ge=0)
     dataset_path: str = ""
     compress_mb: int = Field(64, ge=1)
-
-    @property
-    def store_path(self) -> Path:
-        return Path(self.store_dir).absolute() if self.store_dir else self.run_path / "store"
 
     def title(self, samples: int, stored: int = 0) -> str:
         """What a figure says of where its numbers are from."""
         of = f" of {stored:,}" if stored > samples else ""
         return f"{self.run_path.name}, {samples:,}{of} samples"
 
+
+class ProbeParameters(StoreParameters):
+    """Notebook 05. With ``server_url`` the dataset's first rows are extracted from that server
+    and its log probabilities are asked for; otherwise a store is read.
+
+    ``reference_path``: the model's folder, empty = the one that the manifest names.
+    ``num_rows``: the shortest ones of at least ``min_tokens``. ``max_layers``: how many of the
+    reference's layers to load; -1 = as many as fit into memory, 0 = its output head alone.
+    """
+
+    server_url: str = ""
+    dump_dir: str = ""
+    dataset_path: str = ""
+    layers: str = "auto"
+    reference_path: str = ""
+    num_rows: int = Field(4, ge=1)
+    min_tokens: int = Field(64, ge=2)
+    max_layers: int = Field(-1, ge=-1)
+    api_key_env: str = ""
+
     @property
-    def is_demo(self) -> bool:
-        """Whether the run is the default one, which may be made when it is not there."""
-        return not self.store_dir and self.run_dir == Parameters().run_dir
+    def api_key(self) -> str:
+        return read_api_key(self.api_key_env)
+
+
+class ExportParameters(StoreParameters):
+    """Notebook 06. ``export_dir`` empty = one in the run for each trainer.
+
+    ``model_path`` empty = the one that the manifest names. ``draft_vocab_size`` 0 = the model's
+    whole vocabulary. ``num_steps``: of the drafter trained here; 0 = export only.
+    """
+
+    trainer: Literal["speculators", "specforge"] = "speculators"
+    export_dir: str = ""
+    model_path: str = ""
+    draft_vocab_size: int = Field(320, ge=0)
+    num_steps: int = Field(200, ge=0)
+    seed: int = 0
+
+    @property
+    def export_path(self) -> Path:
+        default = self.run_path / "export" / self.trainer
+        return Path(self.export_dir).absolute() if self.export_dir else default
 
 
 def dump_path(dump_dir: str, run_path: Path) -> Path:

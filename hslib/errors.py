@@ -46,3 +46,11 @@ class StoreError(HslibError):
 
 class JobError(HslibError):
     """The job as a whole can't start or did not come out whole."""
+
+
+class ExportError(HslibError):
+    """The store can't become what this trainer reads."""
+
+
+class ProbeError(HslibError):
+    """The stored layers are not what the manifest says they are."""

@@ -2,19 +2,116 @@
 
 Boundary b is the index into transformers' ``hidden_states``: the residual stream that
 enters decoder layer b. The final state, after the model's last norm, is implied.
+Other tools count otherwise, and :func:`to_boundaries` and :func:`from_boundaries` translate:
+``dialect`` is one of :data:`DIALECTS`, and what a tool's number means may depend on the model
+and on the other numbers beside it. Where one list of numbers can be meant in two ways, that is
+an error which shows both; nothing is guessed.
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from hslib.errors import ParameterError
 
+Boundaries = tuple[int, ...]
+# How a tool reads a list of ids:
+#   boundary             as boundaries
+#   after                the output of that layer: id + 1
+#   after_if_first_is_1  all + 1 when the first id is 1, else all as they are
+#   verbatim_if_final    all as they are when one of them is num_layers, else all + 1
+Rule = Literal["boundary", "after", "after_if_first_is_1", "verbatim_if_final"]
 
-def auto_boundaries(num_layers: int) -> tuple[int, ...]:
+# SGLang: `set_eagle3_layers_to_capture` of its model files, as they are in this version
+SGLANG_VERSION = "0.5.23"
+_SGLANG_AFTER_IF_FIRST_IS_1 = frozenset(
+    {
+        "DeepseekV2ForCausalLM",
+        "DeepseekV3ForCausalLM",
+        "DeepseekV32ForCausalLM",
+        "Glm4MoeLiteForCausalLM",
+        "GlmMoeDsaForCausalLM",
+        "KimiK25ForConditionalGeneration",
+        "MistralLarge3ForCausalLM",
+    }
+)
+_SGLANG_VERBATIM_IF_FINAL = frozenset({"GptOssForCausalLM"})
+_SGLANG_AFTER = frozenset(
+    {
+        "ApertusForCausalLM",
+        "ExaoneMoEForCausalLM",
+        "Gemma3ForCausalLM",
+        "Gemma3ForConditionalGeneration",
+        "Gemma4ForCausalLM",
+        "Gemma4ForConditionalGeneration",
+        "Glm4MoeForCausalLM",
+        "Llama4ForConditionalGeneration",
+        "LlamaForCausalLM",
+        "LongcatFlashForCausalLM",
+        "MiniMaxM2ForCausalLM",
+        "MiniMaxM3SparseForCausalLM",
+        "MiniMaxM3SparseForConditionalGeneration",
+        "Ministral3ForCausalLM",
+        "MistralForCausalLM",
+        "Phi3ForCausalLM",
+        "Qwen2ForCausalLM",
+        "Qwen2MoeForCausalLM",
+        "Qwen2_5_VLForConditionalGeneration",
+        "Qwen3ForCausalLM",
+        "Qwen3MoeForCausalLM",
+        "Qwen3NextForCausalLM",
+        "Qwen3VLForConditionalGeneration",
+        "Qwen3_5ForCausalLM",
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForCausalLM",
+        "Qwen3_5MoeForConditionalGeneration",
+    }
+)
+
+DIALECTS = {
+    "boundary": "this kit, transformers' hidden_states",
+    "sglang": f"SGLang --return-aux-hidden-state-layer-ids (rules of {SGLANG_VERSION})",
+    "vllm": "vLLM, eagle_aux_hidden_state_layer_ids",
+    "speculators": "speculators --target-layer-ids",
+    "specforge": "SpecForge model.aux_hidden_state_layer_ids",
+    "modelopt": "Model-Optimizer, DeepSpec",
+    "eagle_config": "a draft's config.json, eagle_config.eagle_aux_hidden_state_layer_ids",
+}
+_RULES: dict[str, Rule] = {
+    "boundary": "boundary",
+    "vllm": "boundary",
+    "speculators": "boundary",
+    "specforge": "after",
+    "modelopt": "after",
+}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to understand a list of ids: who reads it so, and what it then means."""
+
+    reader: str
+    boundaries: Boundaries
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One tool's view of a model: its own default, and how to ask it for given boundaries."""
+
+    tool: str
+    default_ids: str  # "" where the tool has no default of its own
+    default_boundaries: str
+    ids: str  # for the boundaries asked for, or why they can't be said
+
+
+def auto_boundaries(num_layers: int) -> Boundaries:
     """EAGLE-3's customary three: ``2, n // 2, n - 3`` (SGLang's own default for EAGLE-3).
 
     Raises:
         ParameterError: for models so small that they coincide.
     """
-    chosen = (2, num_layers // 2, num_layers - 3)
-    if len(set(chosen)) < 3 or list(chosen) != sorted(chosen):
+    chosen = _customary(num_layers)
+    if _collides(chosen):
         raise ParameterError(
             f"a model of {num_layers} layers has no three distinct default boundaries",
             fix='name them yourself, such as layers = "1,2,3"',
@@ -23,7 +120,15 @@ def auto_boundaries(num_layers: int) -> tuple[int, ...]:
     return chosen
 
 
-def parse_layers(text: str, num_layers: int) -> tuple[int, ...]:
+def _customary(num_layers: int) -> Boundaries:
+    return (2, num_layers // 2, num_layers - 3)
+
+
+def _collides(ids: Sequence[int]) -> bool:
+    return list(ids) != sorted(set(ids))
+
+
+def parse_layers(text: str, num_layers: int) -> Boundaries:
     """``"auto"`` or ``"3,31,59"`` -> ascending boundaries in ``1 .. num_layers - 1``.
 
     Raises:
@@ -37,7 +142,7 @@ def parse_layers(text: str, num_layers: int) -> tuple[int, ...]:
         raise ParameterError(
             f"layers {text!r} is not a list of numbers", fix='write "auto" or such as "3,31,59"'
         ) from None
-    if list(boundaries) != sorted(set(boundaries)):
+    if _collides(boundaries):
         raise ParameterError(
             f"layers {text!r} must ascend without repeats: execution order decides tensor order",
             fix=f'write "{",".join(map(str, sorted(set(boundaries))))}"',
@@ -51,3 +156,150 @@ def parse_layers(text: str, num_layers: int) -> tuple[int, ...]:
             num_layers=num_layers,
         )
     return boundaries
+
+
+def sglang_rule(architecture: str) -> Rule | None:
+    """How SGLang reads ids for a model class; None for classes it has no EAGLE-3 setter for."""
+    if architecture in _SGLANG_AFTER_IF_FIRST_IS_1:
+        return "after_if_first_is_1"
+    if architecture in _SGLANG_VERBATIM_IF_FINAL:
+        return "verbatim_if_final"
+    return "after" if architecture in _SGLANG_AFTER else None
+
+
+def apply_rule(rule: Rule, ids: Sequence[int], num_layers: int) -> Boundaries:
+    """What a tool with this rule makes of ``ids``. Pure."""
+    as_they_are = (
+        rule == "boundary"
+        or (rule == "after_if_first_is_1" and (not ids or ids[0] != 1))
+        or (rule == "verbatim_if_final" and num_layers in ids)
+    )
+    return tuple(ids) if as_they_are else tuple(i + 1 for i in ids)
+
+
+def readings(
+    ids: Sequence[int],
+    dialect: str,
+    num_layers: int,
+    architecture: str = "",
+    sglang_version: str = SGLANG_VERSION,
+) -> tuple[Reading, ...]:
+    """Every way in which ``ids`` can be meant; one, unless the dialect is ambiguous. Pure.
+
+    Args:
+        architecture: the model class of config.json; only SGLang's dialects depend on it.
+        sglang_version: whose rules apply; those of other versions are not known here.
+
+    Raises:
+        ParameterError: there is no such dialect.
+    """
+    if dialect not in DIALECTS:
+        raise ParameterError(f"unknown dialect {dialect!r}", fix=f"known are {list(DIALECTS)}")
+    verbatim = Reading("each id is a boundary", tuple(ids))
+    after = Reading("each id is the layer whose output is meant", tuple(i + 1 for i in ids))
+    if dialect in _RULES:
+        return (verbatim if _RULES[dialect] == "boundary" else after,)
+    rule = sglang_rule(architecture) if sglang_version == SGLANG_VERSION else None
+    if rule is None:
+        return (verbatim, after)
+    taken = apply_rule(rule, ids, num_layers)
+    sglang = Reading(f"SGLang {SGLANG_VERSION} serving {architecture}", taken)
+    if dialect == "eagle_config":
+        others = [Reading("vLLM, speculators", tuple(ids))]
+    else:
+        # these lists flip the meaning of all ids at once: was that known to who wrote them?
+        flips = (rule == "after_if_first_is_1" and ids and ids[0] == 1) or (
+            rule == "verbatim_if_final" and num_layers in ids
+        )
+        others = [verbatim, after] if flips else []
+    return (sglang, *(other for other in others if other.boundaries != taken))
+
+
+def to_boundaries(
+    ids: Sequence[int],
+    dialect: str,
+    num_layers: int,
+    architecture: str = "",
+    sglang_version: str = SGLANG_VERSION,
+) -> Boundaries:
+    """A tool's layer ids as boundaries, in the same order.
+
+    Raises:
+        ParameterError: ids that can be meant in two ways (``readings`` holds both), that repeat
+            or descend, or that lie outside the model.
+    """
+    found = readings(ids, dialect, num_layers, architecture, sglang_version)
+    if len(found) > 1:
+        both = {reading.reader: list(reading.boundaries) for reading in found}
+        raise ParameterError(
+            f"layer ids {list(ids)} of dialect {dialect!r} can be meant in {len(found)} ways",
+            readings=both,
+            architecture=architecture,
+            fix="decide which is meant and write it in boundaries; on a running server, read "
+            "plugin.json, or measure with notebooks/05_layer_probe.ipynb",
+        )
+    (boundaries,) = (reading.boundaries for reading in found)
+    if _collides(boundaries) or any(not 0 <= b <= num_layers for b in boundaries):
+        raise ParameterError(
+            f"layer ids {list(ids)} of dialect {dialect!r} are boundaries {list(boundaries)}, "
+            f"which do not ascend within 0..{num_layers}",
+            fix="name distinct ascending layers of this model",
+        )
+    return boundaries
+
+
+def from_boundaries(
+    boundaries: Sequence[int], dialect: str, num_layers: int, architecture: str = ""
+) -> Boundaries:
+    """The ids that make a tool use ``boundaries``; read back, they give them again.
+
+    Raises:
+        ParameterError: the tool has no unambiguous ids for them.
+    """
+    verbatim, after = tuple(boundaries), tuple(b - 1 for b in boundaries)
+    for ids in (verbatim, after):
+        if min(ids, default=0) < 0:
+            continue
+        found = readings(ids, dialect, num_layers, architecture)
+        if [reading.boundaries for reading in found] == [tuple(boundaries)]:
+            return ids
+    raise ParameterError(
+        f"boundaries {list(boundaries)} have no unambiguous ids in dialect {dialect!r}"
+        + (f" for {architecture}" if architecture else ""),
+        fix="the plugin sets boundaries on the model itself, whatever the server's flag can say; "
+        "for a trainer, choose others",
+    )
+
+
+def dialect_table(
+    num_layers: int, architecture: str, boundaries: Sequence[int] | None = None
+) -> list[TableRow]:
+    """Each tool's default for a model, and how to ask it for ``boundaries`` (None = auto's)."""
+    chosen = tuple(boundaries) if boundaries is not None else auto_boundaries(num_layers)
+    customary = _customary(num_layers)
+    outputs = tuple(b - 1 for b in customary)
+    # SGLang's vision MiniMax-M3 adds 1 to its default too
+    shift = int(architecture == "MiniMaxM3SparseForConditionalGeneration")
+    defaults: dict[str, tuple[Boundaries, Boundaries]] = {
+        "boundary": (customary, customary),
+        "sglang": ((), tuple(b + shift for b in customary)),
+        "vllm": (customary, customary),
+        "speculators": (customary, customary),
+        "specforge": (outputs, customary),
+        "modelopt": (outputs, customary),
+        "eagle_config": ((), ()),
+    }
+    rows = []
+    for dialect, tool in DIALECTS.items():
+        ids, means = defaults[dialect]
+        try:
+            said = _text(from_boundaries(chosen, dialect, num_layers, architecture))
+        except ParameterError as error:
+            said = f"none: {error.message}"
+        rows.append(TableRow(tool, _text(ids), _text(means), said))
+    return rows
+
+
+def _text(ids: Boundaries) -> str:
+    """``"2, 30, 58"``, with a word where they repeat or do not ascend."""
+    return ", ".join(map(str, ids)) + (" (collide: name others)" if _collides(ids) else "")

@@ -22,6 +22,7 @@ class ModelInfo:
 
     path: Path
     architecture: str
+    model_type: str
     num_layers: int
     hidden_size: int
     vocab_size: int
@@ -42,12 +43,13 @@ def read_model(path: str | Path) -> ModelInfo:
             f"model folder {folder} is not there", fix="give a local folder with config.json"
         )
     raw = _read_config(folder)
-    config = {**raw, **raw.get("text_config", {})}
+    config = effective_config(folder)
     _check_weights(folder)
     try:
         return ModelInfo(
             path=folder,
             architecture=(raw.get("architectures") or ["?"])[0],
+            model_type=str(config.get("model_type", "")),
             num_layers=int(config["num_hidden_layers"]),
             hidden_size=int(config["hidden_size"]),
             vocab_size=int(config["vocab_size"]),
@@ -60,6 +62,16 @@ def read_model(path: str | Path) -> ModelInfo:
             f"{folder / 'config.json'} lacks a usable {error}",
             fix="give a causal language model's folder",
         ) from error
+
+
+def effective_config(folder: Path) -> dict[str, Any]:
+    """``config.json`` with a wrapper's ``text_config`` laid over it.
+
+    Raises:
+        ParameterError: not there, or not JSON.
+    """
+    raw = _read_config(folder)
+    return {**raw, **raw.get("text_config", {})}
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

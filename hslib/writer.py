@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,7 +145,7 @@ def _refuse_other_splits(path: Path, num_shards: int) -> None:
             ) from error
 
 
-def write_file(target: Path, parts: Sequence[bytes | memoryview], suffix: str) -> None:
+def write_file(target: Path, parts: Iterable[bytes | memoryview], suffix: str) -> None:
     """Write ``parts`` to ``.{name}{suffix}`` beside ``target``, fsync, rename.
 
     Raises:

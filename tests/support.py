@@ -1,7 +1,7 @@
 """What several test files need: rows, references, hand-made dumps."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,13 @@ import torch
 import xxhash
 from hs_dump.dump_file import DumpFile
 
+from hslib import demo
 from hslib.dataset import Sample
-from hslib.dump import DumpDir, Expected
+from hslib.dump import DumpDir, Expected, validate
+from hslib.manifest import Manifest
+from hslib.model import read_model
+from hslib.store import Store
+from hslib.writer import StoreWriter
 
 BOUNDARIES = (1, 3, 5)
 CHUNK = 64  # tokens of a prefill chunk; a 200-token row comes in four forward passes
@@ -70,6 +75,58 @@ def put_dump(
         "sglang_version": "0.5.23",
     }
     file.publish({**facts, **meta})
+
+
+def demo_samples(count: int, longest: int = 300) -> list[Sample]:
+    """The demo's first rows of at most ``longest`` tokens, under their own indices."""
+    found = []
+    for index, line in enumerate(demo.dataset_path().read_text("utf-8").splitlines()):
+        row = json.loads(line)
+        if len(row["input_ids"]) <= longest:
+            ids, mask = np.array(row["input_ids"], np.int32), np.array(row["loss_mask"], np.uint8)
+            found.append(Sample(index, row["id"], ids, mask))
+    return found[:count]
+
+
+def model_store(
+    path: Path,
+    model_path: Path,
+    samples: Sequence[Sample],
+    boundaries: Sequence[int],
+    change: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
+    **manifest: Any,
+) -> Store:
+    """A store of transformers' own states of these samples: what a right server would dump.
+
+    Args:
+        change: of each sample's states bf16 [T, L, H]; a fault to plant.
+    """
+    model = read_model(model_path)
+    facts = {
+        "boundaries": tuple(boundaries),
+        "hidden_size": model.hidden_size,
+        "num_layers": model.num_layers,
+        "vocab_size": model.vocab_size,
+        "model_class": model.architecture,
+        "model_path": str(model_path),
+        "model_config_hash": model.config_hash,
+        "tokenizer_digest": "",
+        "dataset_path": "rows.jsonl",
+        "dataset_digest": "",
+        "sglang_version": "",
+        "plugin_version": "",
+        "server": {},
+    }
+    expected = Expected(tuple(boundaries), model.hidden_size)
+    dumps = DumpDir(path.with_name(f"{path.name}-dumps"))
+    with StoreWriter(path, Manifest(**{**facts, **manifest})) as writer:
+        for sample in samples:
+            by_boundary = reference_states(model_path, sample.input_ids)
+            states = torch.stack([by_boundary[b] for b in (*boundaries, -1)], 1).bfloat16()
+            put_dump(dumps.root, "d", sample.input_ids, change(states), boundaries)
+            dump = dumps.load("d")
+            writer.put(sample, dump, validate(dump, sample, expected), 1, 0.01)
+    return Store(path)
 
 
 def rehash(root: Path, name: str) -> None:

@@ -8,7 +8,14 @@ from typing import Any
 import nbformat
 import pytest
 
-from hslib.config import ExtractionParameters, ServerParameters, StatisticsParameters
+from hslib.config import (
+    ExportParameters,
+    ExtractionParameters,
+    Parameters,
+    ProbeParameters,
+    ServerParameters,
+    StatisticsParameters,
+)
 from hslib.errors import ParameterError
 from hslib.layers import auto_boundaries, parse_layers
 from hslib.model import read_model
@@ -91,10 +98,12 @@ def test_a_kernel_without_a_parameters_cell_says_so() -> None:
         ("02_server_launch.ipynb", ServerParameters),
         ("04_statistics.ipynb", StatisticsParameters),
         ("03_extraction.ipynb", ExtractionParameters),
+        ("05_layer_probe.ipynb", ProbeParameters),
+        ("06_training_export.ipynb", ExportParameters),
     ],
 )
 def test_a_notebooks_parameters_cell_and_its_model_have_the_same_names_and_defaults(
-    notebook: str, model: type[ServerParameters | ExtractionParameters]
+    notebook: str, model: type[Parameters]
 ) -> None:
     cells = nbformat.read(NOTEBOOKS / notebook, as_version=4).cells
     (cell,) = [c for c in cells if "parameters" in c.metadata.get("tags", [])]

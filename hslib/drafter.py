@@ -1,0 +1,309 @@
+"""speculators' own EAGLE-3 drafter, trained on an export on the CPU: a minute that shows whether
+data teach. For real drafters run the trainer itself (``train.sh`` in the export).
+
+Loader, shifting, model and losses are speculators'; here are only the loop and the counting.
+"Acceptance at position k": the share of trained tokens of held-out rows from which the drafter's
+first k proposals are all the model's own first choices (speculators' ``full_acc``).
+"""
+
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from hslib.errors import ExportError
+from hslib.model import read_model
+
+if TYPE_CHECKING:
+    import torch
+
+    from hslib.torch_dataset import TokenBatches
+
+POSITIONS = 3  # proposals a step, speculators' ttt_steps
+_INPUTS = (
+    "hidden_states",
+    "input_ids",
+    "document_ids",
+    "loss_mask",
+    "position_ids",
+    "verifier_last_hidden_states",
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to train. ``held_out``: the share of the rows, the last ones, that is not trained on.
+
+    ``threads``: one is as fast as two for a drafter of the demo's width, and on a busy machine,
+    where threads wait for each other at every small product, nine times as fast.
+    """
+
+    num_steps: int = 300
+    tokens_per_step: int = 512  # a longer row is a step of its own
+    peak_lr: float = 3e-3
+    warmup_steps: int = 20
+    held_out: float = 0.1
+    seed: int = 0
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Point:
+    """How a drafter stood after some steps."""
+
+    step: int
+    loss: float  # of the training batch, KL in nats summed over positions
+    acceptance: tuple[float, ...]  # on held-out rows, by position
+
+
+@dataclass(frozen=True)
+class Training:
+    """A finished training and where its drafter lies."""
+
+    points: tuple[Point, ...]
+    checkpoint: Path
+
+    @property
+    def acceptance(self) -> tuple[float, ...]:
+        """On held-out rows at the end, by position."""
+        return self.points[-1].acceptance
+
+
+def train_drafter(
+    export: Path,
+    judged_on: Path,
+    model_path: Path,
+    checkpoint: Path,
+    settings: Settings = Settings(),  # frozen
+    on_point: Callable[[Point], None] = lambda _point: None,
+) -> Training:
+    """Train on one export's rows, judge on the held-out rows of another, save the drafter.
+
+    Args:
+        export, judged_on: folders written by ``export_store`` for speculators; the same one, but
+            for experiments with broken data.
+        checkpoint: a folder that ``Eagle3DraftModel.from_pretrained`` can load.
+
+    Raises:
+        ExportError: a folder is no export for speculators.
+    """
+    import torch
+
+    with _quiet(), _threads(settings.threads), torch.random.fork_rng():
+        torch.manual_seed(settings.seed)
+        model = make_drafter(export, model_path)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=settings.peak_lr, betas=(0.9, 0.95))
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer,
+            settings.peak_lr,
+            total_steps=settings.num_steps,
+            pct_start=min(0.5, settings.warmup_steps / settings.num_steps),
+        )
+        judges = list(_batches(judged_on, "val", settings).one_epoch())
+        points = []
+        shown = {settings.num_steps * part // 10 for part in range(1, 11)}
+        batches = _batches(export, "train", settings).forever()
+        for step, batch in zip(range(1, settings.num_steps + 1), batches, strict=False):
+            _, loss, _ = _forward(model, batch)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(trained, 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            if step in shown:
+                points.append(Point(step, float(loss.detach()), acceptance(model, judges)))
+                on_point(points[-1])
+        model.save_pretrained(checkpoint)
+    return Training(tuple(points), checkpoint)
+
+
+def make_drafter(export: Path, model_path: Path) -> Any:
+    """An untrained float32 ``Eagle3DraftModel`` for an export, with the model's head and norm.
+
+    Shaped as ``speculators train`` shapes it, but for attention that has a CPU backward.
+    """
+    import numpy as np
+    import torch
+    from speculators.models.eagle3 import Eagle3DraftModel
+    from speculators.train.cli import create_transformer_layer_config
+
+    kind = _kind(export)
+    maps: dict[str, Any] = {"d2t": None, "t2d": None}
+    size = read_model(model_path).vocab_size
+    if (export / "d2t.npy").exists():
+        maps = {name: torch.from_numpy(np.load(export / f"{name}.npy")) for name in maps}
+        size = len(maps["d2t"])
+    layer = create_transformer_layer_config(
+        verifier_name_or_path=str(model_path),
+        num_layers=1,
+        draft_arch="llama",
+        hidden_act=None,
+        sliding_window=2048,
+        full_attention_indices=[0],
+    )
+    return Eagle3DraftModel.from_training_args(
+        layer,
+        **maps,
+        draft_vocab_size=size,
+        target_layer_ids=kind["boundaries"],
+        norm_before_residual=True,
+        norm_before_fc=True,
+        norm_output=True,
+        ttt_steps=POSITIONS,
+        draft_attn_impl="eager",
+        verifier_name_or_path=str(model_path),
+    ).float()
+
+
+def load_drafter(checkpoint: Path) -> Any:
+    """A saved drafter as speculators loads it, float32, for the CPU."""
+    from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
+
+    with _quiet():
+        config = Eagle3SpeculatorConfig.from_pretrained(checkpoint)
+        config.transformer_layer_config._attn_implementation = "eager"
+        return Eagle3DraftModel.from_pretrained(checkpoint, config=config).float()
+
+
+def judge(
+    checkpoint: Path,
+    judged_on: Path,
+    settings: Settings = Settings(),  # frozen
+    random_tokens: bool = False,
+) -> tuple[float, ...]:
+    """Acceptance by position of a saved drafter on an export's held-out rows.
+
+    Args:
+        random_tokens: replace the tokens that it is given: a drafter that has learnt to read
+            them loses by it, one that has learnt to ignore them does not.
+    """
+    import torch
+
+    with _quiet(), _threads(settings.threads):
+        model = load_drafter(checkpoint)
+        batches = list(_batches(judged_on, "val", settings).one_epoch())
+        if random_tokens:
+            generator = torch.Generator().manual_seed(settings.seed)
+            size = model.embed_tokens.num_embeddings
+            for batch in batches:
+                batch["input_ids"] = torch.randint(
+                    size, batch["input_ids"].shape, generator=generator
+                )
+        return acceptance(model, batches)
+
+
+def acceptance(model: Any, batches: Sequence[dict[str, Any]]) -> tuple[float, ...]:
+    """By position, over all trained tokens of the batches."""
+    import torch
+
+    totals: Counter[str] = Counter()
+    model.eval()
+    with torch.no_grad():
+        for batch in batches:
+            _, _, metrics = _forward(model, batch)
+            totals.update({name: float(value) for name, value in metrics.items()})
+    model.train()
+    return tuple(
+        totals[f"full_acc_{k}_sum"] / max(totals[f"full_acc_{k}_total"], 1.0)
+        for k in range(POSITIONS)
+    )
+
+
+def _forward(model: Any, batch: dict[str, Any]) -> "tuple[Any, torch.Tensor, dict[str, Any]]":
+    from speculators.losses.eager import kl_div_loss
+
+    given = {name: batch[name] for name in _INPUTS}
+    found: tuple[Any, torch.Tensor, dict[str, Any]] = model(
+        **given, ttt_steps=POSITIONS, loss_config={"kl_div": (kl_div_loss, 1.0)}
+    )
+    return found
+
+
+@dataclass(frozen=True)
+class _Batches:
+    """One split of an export, through speculators' dataset, shift and collate."""
+
+    dataset: Any
+    groups: "TokenBatches"
+    hidden_size: int
+    num_aux: int
+
+    def one_epoch(self) -> Iterator[dict[str, Any]]:
+        for group in self.groups:
+            yield self._collate([self.dataset[position] for position in group])
+
+    def forever(self) -> Iterator[dict[str, Any]]:
+        while True:
+            yield from self.one_epoch()
+            self.groups.epoch += 1
+
+    def _collate(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        import torch
+        from speculators.models.eagle3.data import shift_batch
+        from speculators.train.data import CollateFn
+
+        tokens = sum(len(row["input_ids"]) - 1 for row in rows)  # shifting drops one a row
+        collate = CollateFn(tokens, self.hidden_size, self.num_aux, torch.float32, shift_batch)
+        return dict(collate(rows))
+
+
+def _batches(export: Path, split: str, settings: Settings) -> _Batches:
+    from speculators.train.data import ArrowDataset
+
+    from hslib.torch_dataset import TokenBatches
+
+    kind = _kind(export)
+    dataset = ArrowDataset(
+        2**20, export, on_missing="raise", train_ratio=1 - settings.held_out, split=split
+    )
+    groups = TokenBatches(
+        dataset.approx_lengths,
+        settings.tokens_per_step,
+        settings.seed,
+        shuffle=split == "train",
+        long_alone=True,
+    )
+    return _Batches(dataset, groups, kind["hidden_size"], len(kind["boundaries"]))
+
+
+def _kind(export: Path) -> dict[str, Any]:
+    path = export / "export.json"
+    kind = dict(orjson.loads(path.read_bytes())) if path.is_file() else {}
+    if kind.get("trainer") != "speculators":
+        raise ExportError(
+            f"{export} is no export for speculators", fix="python -m hslib export --to speculators"
+        )
+    return kind
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The libraries' remarks are for people who train for real."""
+    import transformers
+    from loguru import logger
+
+    logger.disable("speculators")
+    transformers.utils.logging.disable_progress_bar()
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
