@@ -6,9 +6,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hslib import server, trainers, watch
+from hslib import server, watch
 from hslib.errors import HslibError
-from hslib.export import export_store
+from hslib.export import trainers
+from hslib.export.export import export_store
 from hslib.layers import dialect_table, parse_layers
 from hslib.model import read_model
 from hslib.progress import read_progress

@@ -198,7 +198,6 @@ class StoreParameters(Parameters):
     def store_path(self) -> Path:
         return Path(self.store_dir).absolute() if self.store_dir else self.run_path / "store"
 
-
     @property
     def is_demo(self) -> bool:
         """Whether the run is the default one, which may be made when it is not there."""

@@ -8,12 +8,12 @@ from support import demo_samples, model_store
 from hslib import demo
 from hslib.config import ExportParameters
 from hslib.demo.misfiled import misfile
-from hslib.drafter import Point, Settings, judge, train_drafter
+from hslib.drafter.eagle3 import Point, Settings, judge, train_drafter
+from hslib.drafter.lesson import teach
 from hslib.errors import ExportError
-from hslib.export import export_store
-from hslib.export_specforge import SpecForgeFormat
-from hslib.export_speculators import SpeculatorsFormat
-from hslib.lesson import teach
+from hslib.export.export import export_store
+from hslib.export.specforge import SpecForgeFormat
+from hslib.export.speculators import SpeculatorsFormat
 from hslib.store import Store
 
 

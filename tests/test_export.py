@@ -12,9 +12,9 @@ from support import demo_samples, model_store
 
 from hslib import demo
 from hslib.errors import ExportError, JobError, StoreError
-from hslib.export import ExportReport, TrainerFormat, export_store, read_rows
-from hslib.export_specforge import SpecForgeFormat
-from hslib.export_speculators import SpeculatorsFormat
+from hslib.export.export import ExportReport, TrainerFormat, export_store, read_rows
+from hslib.export.specforge import SpecForgeFormat
+from hslib.export.speculators import SpeculatorsFormat
 from hslib.lock import Lock
 from hslib.store import Store
 from hslib.writer import StoreWriter

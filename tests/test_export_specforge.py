@@ -16,8 +16,8 @@ from support import demo_samples, load_reference, model_store
 
 from hslib import demo
 from hslib.errors import ExportError
-from hslib.export import export_store
-from hslib.export_specforge import SpecForgeFormat
+from hslib.export.export import export_store
+from hslib.export.specforge import SpecForgeFormat
 from hslib.store import Store
 from hslib.weights import embedding_and_head, open_weights
 

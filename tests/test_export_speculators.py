@@ -12,10 +12,11 @@ import torch
 from support import demo_samples, load_reference, model_store
 
 from hslib import __main__ as terminal
-from hslib import demo, drafter
+from hslib import demo
+from hslib.drafter import eagle3 as drafter
 from hslib.errors import ExportError
-from hslib.export import export_store
-from hslib.export_speculators import SpeculatorsFormat
+from hslib.export.export import export_store
+from hslib.export.speculators import SpeculatorsFormat
 from hslib.store import Store
 
 BOUNDARIES = (2, 5, 7)
@@ -145,7 +146,7 @@ def test_a_store_before_the_norm_is_written_as_it_is(tmp_path: Path) -> None:
 def test_long_rows_are_converted_in_pieces_that_join(
     store: Store, export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hslib.export_speculators._TOKENS_AT_ONCE", 7)
+    monkeypatch.setattr("hslib.export.speculators._TOKENS_AT_ONCE", 7)
     export_store(store, tmp_path / "e", SpeculatorsFormat(), demo.model_path())
     for file in (export / "hidden_states").iterdir():
         assert (tmp_path / "e/hidden_states" / file.name).read_bytes() == file.read_bytes()
@@ -162,7 +163,7 @@ def test_models_that_speculators_norms_wrongly_are_refused(store: Store) -> None
 def test_the_types_that_speculators_norms_as_gemma_are_the_installed_ones() -> None:
     from speculators.models.utils import GEMMA_STYLE_FINAL_NORM_MODEL_TYPES
 
-    from hslib.export_speculators import _READ_AS_ONE_PLUS
+    from hslib.export.speculators import _READ_AS_ONE_PLUS
 
     assert GEMMA_STYLE_FINAL_NORM_MODEL_TYPES == _READ_AS_ONE_PLUS
 

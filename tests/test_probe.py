@@ -16,7 +16,7 @@ from hslib.client import ServerClient
 from hslib.config import ProbeParameters
 from hslib.errors import ProbeError
 from hslib.norm import read_final_norm
-from hslib.probe import (
+from hslib.probe.readings import (
     HeadReading,
     ProbeReport,
     compare,
@@ -25,9 +25,9 @@ from hslib.probe import (
     read_through_head,
     relative_errors,
 )
-from hslib.probing import against_reference, conclude, plan_probe, through_head
-from hslib.reference import head_of, shortest
-from hslib.reference import load_reference as probe_reference
+from hslib.probe.reference import head_of, shortest
+from hslib.probe.reference import load_reference as probe_reference
+from hslib.probe.run import against_reference, conclude, plan_probe, through_head
 from hslib.store import Store
 
 Change = Callable[[torch.Tensor], torch.Tensor]

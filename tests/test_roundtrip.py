@@ -8,10 +8,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from support import demo_samples, model_store
 
-from hslib import demo, trainers
+from hslib import demo
 from hslib.errors import ExportError
-from hslib.export import ExportReport, export_store
-from hslib.roundtrip import read_back
+from hslib.export import trainers
+from hslib.export.export import ExportReport, export_store
+from hslib.export.roundtrip import read_back
 from hslib.store import Store
 
 

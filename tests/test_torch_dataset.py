@@ -10,7 +10,7 @@ from test_store import store_samples
 from torch.utils.data import DataLoader
 
 from hslib.errors import ParameterError
-from hslib.torch_dataset import StoreDataset, TokenBatches, collate_packed, pack
+from hslib.export.torch_dataset import StoreDataset, TokenBatches, collate_packed, pack
 
 LENGTHS = (5, 17, 1, 9, 30, 2, 12)
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 from hslib import extract, serving
-from hslib.config import ExtractionParameters, StatisticsParameters
+from hslib.config import ExtractionParameters, StoreParameters
 from hslib.progress import ProgressState
 from hslib.store import Store
 
 
 def require_store(
-    parameters: StatisticsParameters, show: Callable[[str], None] = lambda _line: None
+    parameters: StoreParameters, show: Callable[[str], None] = lambda _line: None
 ) -> Store:
     """The store that is meant; the demo's is made first where it is not there.
 
@@ -25,7 +25,7 @@ def require_store(
     return store
 
 
-def _extract(parameters: StatisticsParameters, show: Callable[[str], None]) -> None:
+def _extract(parameters: StoreParameters, show: Callable[[str], None]) -> None:
     """What notebook 03 does with its defaults."""
 
     def tell(state: ProgressState) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hslib.errors import ExportError
-from hslib.export import Bridge, Context
+from hslib.export.export import Bridge, Context
 from hslib.layers import from_boundaries
 from hslib.manifest import Manifest, write_atomically
 from hslib.model import effective_config

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hslib.probe import SAME, HeadReading, ProbeReport
+from hslib.probe.readings import SAME, HeadReading, ProbeReport
 
 if TYPE_CHECKING:
     import pandas

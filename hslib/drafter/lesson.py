@@ -10,12 +10,12 @@ from pathlib import Path
 
 from hslib.config import ExportParameters
 from hslib.demo.misfiled import misfile
-from hslib.drafter import Point, Settings, Training, judge, train_drafter
-from hslib.export import ExportReport, export_store
-from hslib.export_speculators import SpeculatorsFormat
+from hslib.drafter.eagle3 import Point, Settings, Training, judge, train_drafter
+from hslib.export.export import ExportReport, export_store
+from hslib.export.speculators import SpeculatorsFormat
 from hslib.norm import read_final_norm
-from hslib.probe import read_through_head
-from hslib.reference import head_of
+from hslib.probe.readings import read_through_head
+from hslib.probe.reference import head_of
 from hslib.store import Store
 
 _ROWS_READ = 16  # of each store, through the head
@@ -140,7 +140,7 @@ def _says_next_token(store: Store, model: Path) -> float:
 
 def export_for(parameters: ExportParameters, store: Store) -> ExportReport:
     """The export that notebook 06's parameters ask for."""
-    from hslib import trainers
+    from hslib.export import trainers
 
     return export_store(
         store,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hslib.errors import ExportError
-from hslib.export import ExportReport, read_rows
+from hslib.export.export import ExportReport, read_rows
 from hslib.norm import FinalNorm, read_final_norm
 from hslib.store import Store, StoredSample
 

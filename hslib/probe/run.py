@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from hslib import extract, serving
 from hslib.client import ServerClient
 from hslib.config import ExtractionParameters, ProbeParameters
-from hslib.demo.run import open_run_store
+from hslib.demo.store import require_store
 from hslib.errors import ProbeError
 from hslib.model import ModelInfo, read_model
 from hslib.norm import read_final_norm
-from hslib.probe import (
+from hslib.probe.readings import (
     HeadReading,
     HeadVerdict,
     ProbeReport,
@@ -19,7 +19,7 @@ from hslib.probe import (
     judge_head,
     read_through_head,
 )
-from hslib.reference import fits, head_of, load_reference, shortest
+from hslib.probe.reference import fits, head_of, load_reference, shortest
 from hslib.store import Store, StoredSample
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def plan_probe(parameters: ProbeParameters) -> Probe:
 
 
 def _stored(parameters: ProbeParameters) -> Store:
-    return open_run_store(parameters, parameters.store_path, named=bool(parameters.store_dir))
+    return require_store(parameters)
 
 
 def _live_store(parameters: ProbeParameters) -> Store:

@@ -23,7 +23,7 @@ from hslib.model import read_model
 if TYPE_CHECKING:
     import torch
 
-    from hslib.torch_dataset import TokenBatches
+    from hslib.export.torch_dataset import TokenBatches
 
 POSITIONS = 3  # proposals a step, speculators' ttt_steps
 _INPUTS = (
@@ -257,7 +257,7 @@ class _Batches:
 def _batches(export: Path, split: str, settings: Settings) -> _Batches:
     from speculators.train.data import ArrowDataset
 
-    from hslib.torch_dataset import TokenBatches
+    from hslib.export.torch_dataset import TokenBatches
 
     kind = _kind(export)
     dataset = ArrowDataset(

@@ -1,7 +1,7 @@
 """Which layer is each stored state really, and on which side of the last norm is the final one?
 
-Two kinds of evidence. Against a reference (:mod:`hslib.reference`): the relative error of every
-stored layer to every boundary's state; a stored layer *is* the boundary it is near to. Without
+Two kinds of evidence. Against a reference (:mod:`hslib.probe.reference`): the relative error of
+every stored layer to every boundary's state; a stored layer *is* the boundary it is near to. Without
 one: what the model's head makes of the stored states, compared with the tokens that really came
 next and with the log probabilities of a running server.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from hslib.errors import ProbeError
-from hslib.reference import FINAL, Reference, column_name
+from hslib.probe.reference import FINAL, Reference, column_name
 from hslib.store import StoredSample
 
 if TYPE_CHECKING:

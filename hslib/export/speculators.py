@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hslib.errors import ExportError
-from hslib.export import Bridge, Context
+from hslib.export.export import Bridge, Context
 from hslib.layers import from_boundaries
 from hslib.manifest import Manifest, write_atomically
 from hslib.norm import ONE_PLUS_WEIGHT, Side

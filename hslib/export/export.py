@@ -4,7 +4,7 @@
 
     export.json     what all files have in common; another export into the folder is refused
     export.jsonl    a line per finished row: the commit, as in the store
-    ...             the trainer's own files (``hslib.export_speculators``, ``.export_specforge``)
+    ...             the trainer's own files (``hslib.export.speculators``, ``.export_specforge``)
 
 Row r of an export is the r-th stored sample in index order. Streamed, in parallel, and
 resumable: a row whose line names the same sample, made in the same way, is not made again.
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 
 from hslib.errors import ExportError, StoreError
+from hslib.export.vocabulary import VocabularyMap, count_tokens, vocabulary_map
 from hslib.journal import Entry
 from hslib.lock import Lock
 from hslib.manifest import Manifest, write_atomically
@@ -29,7 +30,6 @@ from hslib.model import read_model
 from hslib.norm import FinalNorm, Side, read_final_norm
 from hslib.samplefile import check_file
 from hslib.store import Store, StoredSample
-from hslib.vocabulary import VocabularyMap, count_tokens, vocabulary_map
 from hslib.writer import write_file
 
 if TYPE_CHECKING:

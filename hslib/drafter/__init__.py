@@ -1,0 +1,1 @@
+"""speculators' own EAGLE-3 drafter on a CPU, trained on right and on misfiled states."""

@@ -1,0 +1,1 @@
+"""Which layers the stored states really are, and which side of the norm: against a reference."""
