@@ -9,11 +9,11 @@ import os
 import threading
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import orjson
+import msgspec
 
 from hslib.errors import StoreError
 
@@ -50,7 +50,8 @@ class Entry:
     revokes: str = ""
 
 
-_FIELDS = frozenset(Entry.__dataclass_fields__)
+_DECODER = msgspec.json.Decoder(Entry)  # a third of the time of orjson and Entry(**row)
+_ENCODER = msgspec.json.Encoder()
 
 
 def journal_name(shard_index: int, num_shards: int) -> str:
@@ -71,9 +72,8 @@ def read_journal(path: Path) -> Iterator[Entry]:
             if not line.endswith(b"\n"):
                 return
             try:
-                row = orjson.loads(line)
-                yield Entry(**{k: v for k, v in row.items() if k in _FIELDS})
-            except (orjson.JSONDecodeError, TypeError, AttributeError) as error:
+                yield _DECODER.decode(line)
+            except msgspec.DecodeError as error:
                 raise StoreError(
                     f"line {number} of the journal is not an entry: {error}",
                     path=str(path),
@@ -135,7 +135,7 @@ class Journal:
                 the file: nothing more is written through this journal, every later call raises,
                 and the next run reads what is there.
         """
-        line = orjson.dumps(asdict(entry)) + b"\n"
+        line = _ENCODER.encode(entry) + b"\n"
         with self._lock:
             self._pending.append(line)
             self._written += 1

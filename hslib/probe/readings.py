@@ -1,9 +1,9 @@
 """Which layer is each stored state really, and on which side of the last norm is the final one?
 
 Two kinds of evidence. Against a reference (:mod:`hslib.probe.reference`): the relative error of
-every stored layer to every boundary's state; a stored layer *is* the boundary it is near to. Without
-one: what the model's head makes of the stored states, compared with the tokens that really came
-next and with the log probabilities of a running server.
+every stored layer to every boundary; a stored layer *is* the boundary it is near to. Without one:
+what the model's head makes of the stored states, compared with the tokens that really came next
+and with the log probabilities of a running server.
 """
 
 from collections.abc import Sequence

@@ -12,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import msgspec
 import psutil
 from common import arguments, measure, report, tiny_models
 
@@ -21,7 +22,8 @@ from support import random_sample, write_rows
 
 from hslib import extract
 from hslib.config import ExtractionParameters
-from hslib.journal import Entry, Journal, combine, read_journal
+from hslib.journal import Entry, combine, read_journal
+from hslib.samplefile import sample_file
 from hslib.serving import open_fleet
 
 SERVER = """
@@ -85,20 +87,31 @@ def one_size(folder: Path, model: Path, url: str, dumps: str, count: int) -> dic
 
 def open_lines(path: Path, count: int) -> dict[str, object]:
     layers = [{"finite": True, "absmax": 1.5, "mean_l2": 20.25, "zero_share": 0.001}] * 4
-    journal = Journal(path)
-    os.close(os.dup(journal._fd))
-    with path.open("ab") as handle:
-        import dataclasses
-
-        import orjson
-
+    with path.open("wb") as handle:
         for index in range(count):
-            entry = Entry(index=index, id=f"r{index}", status="ok", digest="0" * 32, layers=layers)
-            handle.write(orjson.dumps(dataclasses.asdict(entry)) + b"\n")
-    journal.close()
+            entry = Entry(
+                index=index,
+                id=f"r{index}",
+                status="ok",
+                num_tokens=800,
+                digest=f"{index:032x}",
+                mask_digest=f"{index:032x}",
+                file=sample_file(index),
+                size_bytes=45_000_000 + index,
+                checksum=f"{index:016x}",
+                attempts=1,
+                latency_s=1.5,
+                layers=layers,
+                finished_at=1.8e9 + index,
+            )
+            handle.write(msgspec.json.encode(entry) + b"\n")
+    before = psutil.Process().memory_info().rss
     started = time.perf_counter()
-    assert len(combine(read_journal(path)).stored) == count
-    return {"rows": f"{count} lines", "open s": time.perf_counter() - started}
+    ledger = combine(read_journal(path))
+    seconds = time.perf_counter() - started
+    assert len(ledger.stored) == count
+    grown = psutil.Process().memory_info().rss - before
+    return {"rows": f"{count} lines", "open s": seconds, "memory MB": grown / 1e6}
 
 
 if __name__ == "__main__":
