@@ -12,7 +12,7 @@ from typing import Any
 
 from hslib.progress import ProgressState, log_line, read_progress
 
-STALE_S = 10.0
+STALE_S = 4.0  # a dead job is called dead within five seconds
 _REFRESH_S = 1.0
 
 

@@ -438,6 +438,27 @@ def test_a_forward_of_many_undeliverable_requests_waits_once(tmp_path: Path) -> 
             DumpDir(tmp_path).wait(request_id(sample, 1), 5)
 
 
+def test_many_undelivered_dumps_do_not_slow_the_forward_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request may cost a few looks at the directory, not one for each dump that lies there."""
+    looks = 0
+
+    def exists(_path: Path) -> bool:
+        nonlocal looks
+        looks += 1
+        return True
+
+    budget = Budget(tmp_path, limit_bytes=10**9, wait_s=1)
+    monkeypatch.setattr("hs_dump.writer.Path.exists", exists)
+    for number in range(2000):
+        assert budget.reserve(f"d{number}", 100, budget.deadline()) == ""
+        budget.published(f"d{number}")
+    assert 0 < looks < 3 * 2000
+    monkeypatch.setattr("hs_dump.writer.Path.exists", lambda _path: False)
+    assert budget.reserve("last", 10**9, budget.deadline()) == "", "delivered dumps hold nothing"
+
+
 def test_a_dump_that_cannot_be_finished_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from hs_dump.names import Name, place_chunk
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.005
+_SWEEP_ABOVE = 256  # published dumps, before those that were delivered are forgotten
 _STALE_S = 600.0  # a prefill whose next chunk has not come for so long was aborted
 
 
@@ -47,6 +48,7 @@ class Budget:
         self._root, self._wait_s = root, wait_s
         self._held: dict[str, int] = {}
         self._published: set[str] = set()
+        self._sweep_above = _SWEEP_ABOVE
         self._lock = threading.Lock()
 
     def deadline(self) -> float:
@@ -73,8 +75,11 @@ class Budget:
     def _try_reserve(self, directory: str, size_bytes: int) -> bool:
         with self._lock:
             held = sum(self._held.values()) - self._held.get(directory, 0)
-            if held + size_bytes > self.limit_bytes or len(self._published) > 256:
+            if held + size_bytes > self.limit_bytes or len(self._published) > self._sweep_above:
                 self._forget_delivered()
+                # what is left is in use: looking again at every request would cost a forward
+                # pass as many system calls as dumps lie there, for each of its requests
+                self._sweep_above = max(_SWEEP_ABOVE, 2 * len(self._published))
                 held = sum(self._held.values()) - self._held.get(directory, 0)
             if held + size_bytes > self.limit_bytes:
                 return False
