@@ -13,6 +13,7 @@ a score of S is at most exp(-S), however the path was found. No simulation, no c
 number of lags tried: the prior pays for them.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -60,7 +61,7 @@ class Alignment:
     @property
     def is_found(self) -> bool:
         """Beyond doubt: under one in a thousand by chance, and wrong lengths fit far worse."""
-        return self.log_odds > 2 * max(0.0, self.decoy_log_odds) + np.log(1000)
+        return self.log_odds > 2 * max(0.0, self.decoy_log_odds) + math.log(1000)
 
     @property
     def sources(self) -> np.ndarray:
@@ -111,7 +112,7 @@ def _align(got: np.ndarray, expected: np.ndarray, weights: np.ndarray) -> Alignm
 def _prior(jump: np.ndarray) -> np.ndarray:
     """log of 1 / 2(|j|+1)(|j|+2): over all whole numbers it sums to less than one."""
     size = np.abs(jump).astype(np.float64)
-    return -np.log(2 * (size + 1) * (size + 2))
+    return np.asarray(-np.log(2 * (size + 1) * (size + 2)))
 
 
 def _transitions(before: np.ndarray, after: np.ndarray) -> np.ndarray:

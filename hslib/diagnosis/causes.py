@@ -87,7 +87,7 @@ def _whole_row(index: int, pair: Pair, other_rows: Mapping[Ids, int]) -> Reason 
 def _is_text_change(pair: Pair) -> bool:
     """What is missing at the end is white space or a thinking block, not a cut."""
     found = list(blocks(pair))
-    return bool(found) and all(text_changes(b) or _rule(b, skip="segmentation") for b in found)
+    return bool(found) and all(text_changes(block) for block in found)
 
 
 def _block_reasons(block: Block) -> list[Reason]:
@@ -100,9 +100,9 @@ def _block_reasons(block: Block) -> list[Reason]:
     return [Reason(UNKNOWN_CAUSE, first_difference(block.pair))]
 
 
-def _rule(block: Block, skip: str = "") -> Reason | None:
+def _rule(block: Block) -> Reason | None:
     for code, rule in RULES:
-        evidence = rule(block) if code != skip else None
+        evidence = rule(block)
         if evidence is not None:
             return Reason(code, evidence)
     return None

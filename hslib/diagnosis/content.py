@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 
 from hslib.diagnosis.framing import turn_ends
-from hslib.diagnosis.tokens import Block, Pair, segment_texts, windows
+from hslib.diagnosis.tokens import Block, Pair, Side, segment_texts, windows
 
 _THINKING = re.compile(
     r"\s*(<think>.*?</think>|<thinking>.*?</thinking>|◁think▷.*?◁/think▷)\s*", re.DOTALL
@@ -88,20 +88,19 @@ def byte_fallback(block: Block) -> str | None:
 
 
 def _is_fallback(left: Sequence[int], right: Sequence[int], pair: Pair) -> bool:
+    """Bytes for the same text; or unknown tokens on one side alone."""
+    if pair.expected.text == pair.got.text:
+        sides = ((pair.expected, left), (pair.got, right))
+        whole = [_all_bytes(side, part) for side, part in sides]
+        return whole[0] != whole[1]
     unknown = {pair.expected.vocabulary.unknown_id, pair.got.vocabulary.unknown_id} - {None}
-    bytes_ = [
-        [bool(_BYTE.match(piece)) for piece in side.vocabulary.pieces(part)]
-        for side, part in ((pair.expected, left), (pair.got, right))
-    ]
-    unknowns = [[n in unknown for n in part] for part in (left, right)]
-    for own, other in ((0, 1), (1, 0)):
-        only_bytes = bytes_[own] and all(bytes_[own])
-        only_unknown = unknowns[own] and all(unknowns[own])
-        if only_bytes and not any(bytes_[other]):
-            return True
-        if only_unknown and not any(unknowns[other]):
-            return True
-    return False
+    found = [bool(part) and set(part) <= unknown for part in (left, right)]
+    return found[0] != found[1]
+
+
+def _all_bytes(side: Side, ids: Sequence[int]) -> bool:
+    pieces = side.vocabulary.pieces(ids)
+    return bool(pieces) and all(_BYTE.match(piece) for piece in pieces)
 
 
 def join_merge(block: Block) -> str | None:

@@ -68,7 +68,9 @@ def limit(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> Explained
         where = open_ & (got == value) & (expected > value)
         longer = open_ & (expected > value)
         over = (got > value) & (expected > 0)
-        if value > max(_FOREIGN) and _enough(where, longer, 0.85) and over.sum() < where.sum() / 5:
+        raised = open_ & (got == value) & (expected < value)  # a limit makes nothing longer
+        strays = max(over.sum(), 2 * raised.sum())
+        if value > max(_FOREIGN) and _enough(where, longer, 0.85) and strays < where.sum() / 5:
             share = f"{where.sum()} of the {longer.sum()} that differ and are longer"
             return Explained(where, f"cut at {value} tokens: {share}")
     return None
@@ -82,7 +84,7 @@ def chunk(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> Explained
         last = (got == (expected - 1) % size + 1, f"only the last chunk of {size} tokens came")
         whole = (got == expected // size * size, f"only whole chunks of {size} tokens came")
         lost = (
-            (got == expected - size) & ~(open_ & (expected <= size)).any(),
+            (got == expected - size) & _is_chunk_lost(expected, got, open_, size),
             f"one chunk of {size} tokens is missing",
         )
         for fits, text in (last, whole, lost):
@@ -92,6 +94,13 @@ def chunk(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> Explained
             if best is None or where.sum() > best.where.sum():
                 best = Explained(where, f"{text}: {where.sum()} of {longer.sum()} longer ones")
     return best
+
+
+def _is_chunk_lost(expected: np.ndarray, got: np.ndarray, open_: np.ndarray, size: int) -> bool:
+    """Else it is a cached prefix, which the first request does not have."""
+    compared = np.flatnonzero((expected > size) & (got > 0))
+    is_power = size & (size - 1) == 0
+    return is_power and len(compared) > 0 and bool(open_[compared[0]])
 
 
 def _chunk_sizes(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> list[int]:

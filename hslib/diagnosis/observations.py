@@ -136,7 +136,8 @@ def observe(indices: Iterable[int], expected: Iterable[int], got: Iterable[int],
     for column, values in zip(full, columns[1:], strict=True):
         column[order - low] = values  # numpy keeps the last of repeated positions
     stated = full[1] > 0
-    return Observations(np.arange(low, high + 1), *full, stated, source, only_mismatches)
+    wanted, came = full
+    return Observations(np.arange(low, high + 1), wanted, came, stated, source, only_mismatches)
 
 
 def read_log(text: str, source: str = "log") -> Observations:
@@ -168,7 +169,7 @@ def read_entries(entries: Iterable[Entry], source: str) -> Observations:
         got = int(match["got"]) if match else UNKNOWN
         rows.append((entry.index, entry.num_tokens, got))
     rows.sort()
-    found = observe(*zip(*rows, strict=True), source) if rows else observe([], [], [], source)
+    found = observe(*([row[k] for row in rows] for k in range(3)), source=source)
     digests = {e.index: e.digest for e in ledger.stored.values() if e.digest}
     return replace(found, got_ids=_numbered(found.indices, digests.get))
 

@@ -103,4 +103,4 @@ def _smooth_density(pooled: np.ndarray, values: np.ndarray) -> np.ndarray:
     smooth = np.convolve(heights, kernel / kernel.sum(), mode="same")[:_SMOOTHING_GRID]
     density = smooth / (len(logs) * step)
     at = np.interp(np.log(values), (edges[:-1] + edges[1:]) / 2, density)
-    return np.maximum(at / values, 1e-12)  # d(log n) = dn / n
+    return np.asarray(np.maximum(at / values, 1e-12))  # d(log n) = dn / n

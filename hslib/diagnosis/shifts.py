@@ -100,19 +100,19 @@ def shift_findings(observed: Observations, filing: Filing) -> list[Finding]:
         )
     if filing.foreign.any():
         where = np.flatnonzero(filing.foreign)
-        shown = [f"{observed.got[p]} tokens at {observed.indices[p]}" for p in where[:5]]
+        shown = [f"{observed.got[p]}-token dump at {observed.indices[p]}" for p in where[:5]]
         more = f" and {len(where) - 5} more" if len(where) > 5 else ""
-        text = f"the lag grows at foreign dumps: {', '.join(shown)}{more}"
+        text = f"the lag grows there: {', '.join(shown)}{more}"
         found.append(Finding("foreign", observed.indices[where], text, filing.alignment.chance))
     return found
 
 
 def _shift_evidence(observed: Observations, filing: Filing) -> str:
-    shifted = [s for s in filing.alignment.segments if s.lag]
-    parts = [_segment_words(observed, s) for s in shifted[:_SHOWN_SEGMENTS]]
+    shifted = [segment for segment in filing.alignment.segments if segment.lag]
+    parts = [_segment_words(observed, filing, s) for s in shifted[:_SHOWN_SEGMENTS]]
     if len(shifted) > _SHOWN_SEGMENTS:
         lags = [s.lag for s in shifted]
-        parts.append(f"{len(shifted)} stretches in all, lags {min(lags)} to {max(lags)}")
+        parts.append(f"... {len(shifted)} stretches in all, lags {min(lags)} to {max(lags)}")
     hidden = int((filing.misfiled & ~observed.mismatched & observed.compared).sum())
     if hidden and not filing.by_ids:
         parts.append(
@@ -122,43 +122,59 @@ def _shift_evidence(observed: Observations, filing: Filing) -> str:
     return f"{how}: " + "; ".join(parts)
 
 
-def _segment_words(observed: Observations, segment: Segment) -> str:
-    first, last = observed.indices[segment.start], observed.indices[segment.stop - 1]
-    where = f"sample {first}" if first == last else f"samples {first}-{last}"
-    return f"{where} lag {segment.lag} ({segment.agreeing} agree, {segment.differing} differ)"
+def _segment_words(observed: Observations, filing: Filing, segment: Segment) -> str:
+    """Pure."""
+    inside = np.arange(segment.start, segment.stop)
+    foreign = inside[filing.foreign[inside]]
+    own = observed.indices[inside[~filing.foreign[inside]]]
+    if not len(own):
+        return f"a foreign dump at {ranges(observed.indices[foreign])}"
+    holds = f"{ranges(own)} hold{'s' * (len(own) == 1)} {ranges(own - segment.lag)}"
+    differing = segment.differing - len(foreign)
+    agreed = f"{segment.agreeing} agree" + (f", {differing} differ" if differing > 0 else "")
+    unseen = len(own) - segment.agreeing - max(0, differing)
+    agreed += f", {unseen} not in the log" if unseen > 0 else ""
+    before = ""
+    if len(foreign) and inside[0] == foreign[0]:
+        length = observed.got[foreign[0]]
+        before = f", after a foreign {length}-token dump at {observed.indices[foreign[0]]}"
+    return f"lag {segment.lag}{before}: {ranges(own)} {holds.split(' ', 1)[1]} ({agreed})"
 
 
-def stride_finding(observed: Observations) -> Finding | None:
+def stride_finding(observed: Observations, rival: Alignment) -> Finding | None:
     """Every s-th request's dump, or every dump s times: several writers with a counter each.
 
-    Tried on the first two thousand samples.
+    Tried on the first two thousand samples; it must explain them better than ``rival`` does.
     """
     got, expected = observed.got[:_STRIDE_SAMPLES], observed.expected
-    best: tuple[float, str, str] | None = None
+    rival_odds = max(0.0, rival.log_odds) * len(got) / max(1, len(observed))
     for stride in _STRIDES:
-        for rest in range(stride):
-            skipping = align_lengths(got[: len(expected[rest::stride])], expected[rest::stride])
-            repeating = align_lengths(got[rest::stride], expected[: len(got[rest::stride])])
-            words = (
-                f"sample i holds what was meant for sample {stride} i + {rest}: {stride} counters"
-            )
-            again = f"each of the dumps serves {stride} samples in a row"
-            for alignment, code, text in (
-                (skipping, "data_parallel", words),
-                (repeating, "every_dump_twice", again),
-            ):
-                if alignment.is_found and (best is None or alignment.log_odds > best[0]):
-                    best = (alignment.log_odds, code, text)
-        if best is not None:
-            break
-    if best is None:
-        return None
-    return Finding(
-        best[1],
-        observed.indices[observed.mismatched],
-        best[2],
-        float(np.exp(-min(best[0], 700))),
-    )
+        tried = [
+            option for rest in range(stride) for option in _strided(got, expected, stride, rest)
+        ]
+        odds, code, text = max(tried)
+        if odds > rival_odds:
+            samples = observed.indices[observed.mismatched]
+            return Finding(code, samples, text, float(np.exp(-min(odds, 700))))
+    return None
+
+
+def _strided(
+    got: np.ndarray, expected: np.ndarray, stride: int, rest: int
+) -> list[tuple[float, str, str]]:
+    """(log odds, code, words) of both readings; odds of minus infinity when not found."""
+    mine, each = expected[rest::stride], got[rest::stride]
+    skipping = align_lengths(got[: len(mine)], mine)
+    repeating = align_lengths(each, expected[: len(each)])
+    skips = f"sample i holds what was meant for sample {stride} i + {rest}"
+    repeats = f"each dump serves {stride} samples in a row"
+    return [
+        (found.log_odds if found.is_found else -np.inf, code, text)
+        for found, code, text in (
+            (skipping, "data_parallel", skips),
+            (repeating, "every_dump_twice", repeats),
+        )
+    ]
 
 
 def permutation_finding(observed: Observations) -> Finding | None:
@@ -209,9 +225,3 @@ def _urn_log_odds(got: np.ndarray, expected: np.ndarray, noise: float = 0.05) ->
         if not remaining:
             break
     return total
-
-
-def describe(observed: Observations, filing: Filing) -> str:
-    """Where to begin: the first misfiled sample and all that follow it. Pure."""
-    wrong = observed.indices[filing.misfiled | filing.foreign]
-    return ranges(wrong)

@@ -8,7 +8,7 @@ import numpy as np
 from hslib.diagnosis import counts
 from hslib.diagnosis.catalogue import UNKNOWN_CAUSE
 from hslib.diagnosis.finding import Finding, ranges
-from hslib.diagnosis.observations import Observations
+from hslib.diagnosis.observations import UNKNOWN, Observations
 from hslib.diagnosis.rows import Rows
 from hslib.diagnosis.shifts import (
     Filing,
@@ -108,14 +108,14 @@ def diagnose_counts(observed: Observations, rows: Rows | None = None) -> Diagnos
     if rows is not None:
         digests = rows.digests() if observed.got_ids is not None else None
         observed = observed.with_rows(rows.lengths, digests)
-    observed = _in_place(observed)
+    observed = _counted_from_first(observed)
     filing = file_by(observed, align(observed))
     findings = shift_findings(observed, filing)
     explained = filing.misfiled | filing.foreign
     open_ = observed.mismatched & ~explained
     open_, more = _whole_order(observed, filing, open_)
     if more:
-        findings = [more] if more.code != "permutation" else [*findings, more]
+        findings = [more]
     findings += _by_counts(observed, rows, open_)
     known = np.concatenate([f.samples for f in findings]) if findings else np.zeros(0, np.int64)
     left = np.setdiff1d(observed.indices[observed.mismatched], known)
@@ -125,24 +125,35 @@ def diagnose_counts(observed: Observations, rows: Rows | None = None) -> Diagnos
     return Diagnosis(observed, filing, verdict)
 
 
-def _in_place(observed: Observations) -> Observations:
-    """A server's counter starts anywhere: only order counts, and a shift of all is no fault."""
-    if observed.has_places or not (observed.expected > 0).any():
+def _counted_from_first(observed: Observations) -> Observations:
+    """A server's own counter starts anywhere: the lag with which its dumps begin is no fault."""
+    if observed.has_places:
         return observed
-    return observed
+    segments = align(observed).segments
+    lag = segments[0].lag if segments else 0
+    if lag == 0:
+        return observed
+    moved = np.full(len(observed), UNKNOWN)
+    ids = None if observed.got_ids is None else moved.copy()
+    to = np.arange(len(observed)) - lag
+    inside = (to >= 0) & (to < len(observed))
+    moved[to[inside]] = observed.got[inside]
+    if ids is not None and observed.got_ids is not None:
+        ids[to[inside]] = observed.got_ids[inside]
+    return replace(observed, got=moved, got_ids=ids)
 
 
 def _whole_order(
     observed: Observations, filing: Filing, open_: np.ndarray
 ) -> tuple[np.ndarray, Finding | None]:
-    """Strides and permutations, when most of it is wrong and no lag explains it."""
+    """Strides and permutations, when most of it is wrong and no few lags explain it."""
     mismatched = observed.mismatched
     many = mismatched.sum() >= 0.5 * max(1, observed.compared.sum()) and mismatched.sum() >= 8
-    stretches = sum(1 for s in filing.alignment.segments if s.lag)
-    ragged = stretches > len(observed) / 8
+    stretches = sum(1 for segment in filing.alignment.segments if segment.lag)
+    ragged = stretches > len(observed) / 20
     if not many or (open_.sum() < 0.4 * mismatched.sum() and not ragged):
         return open_, None
-    finding = stride_finding(observed)
+    finding = stride_finding(observed, filing.alignment)
     if finding is None and not filing.misfiled.any():
         finding = permutation_finding(observed)
     if finding is None:
