@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hslib import server
+from hslib.config import DiagnosisParameters
 from hslib.errors import HslibError
 from hslib.progress import log_line, read_progress
 from hslib.store import Store
@@ -26,6 +27,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verify.add_argument("--size-only", action="store_true", help="do not read the tensors")
     verify.add_argument("--repair", action="store_true", help="quarantine what is not sound")
     verify.set_defaults(run=_verify)
+    diagnose = commands.add_parser("diagnose", help="why samples got what was not expected")
+    diagnose.add_argument("evidence", metavar="LOG_OR_STORE", help="log, journal, store or dumps")
+    diagnose.add_argument("--dataset", default="", help="rows with input_ids, messages or text")
+    diagnose.add_argument("--tokenizer", default="", help="folder of the served model's tokenizer")
+    diagnose.add_argument("--server", default="", help="URL of a running server")
+    diagnose.add_argument("--sample-limit", type=int, default=256, help="rows tokenized; 0 = all")
+    diagnose.add_argument("--trust-remote-code", action="store_true")
+    diagnose.add_argument("--api-key-env", default="", help="variable that holds the server's key")
+    diagnose.set_defaults(run=_diagnose)
     chosen = parser.parse_args(arguments)
     try:
         return int(chosen.run(chosen))
@@ -77,6 +87,31 @@ def _verify(chosen: argparse.Namespace) -> int:
         redone = store.repair(report)
         print(f"moved {len(redone)} files to quarantine/; the next extraction takes them up again")
     return int(not report.clean)
+
+
+def _diagnose(chosen: argparse.Namespace) -> int:
+    """The verdict on lengths; on tokens too where a tokenizer or server is named."""
+    from hslib import diagnosis
+
+    parameters = DiagnosisParameters.from_values(
+        {
+            "log_path": chosen.evidence,
+            "dataset_path": chosen.dataset,
+            "tokenizer_path": chosen.tokenizer,
+            "server_url": chosen.server,
+            "sample_limit": chosen.sample_limit,
+            "trust_remote_code": chosen.trust_remote_code,
+            "api_key_env": chosen.api_key_env,
+        }
+    )
+    verdict = diagnosis.run(parameters).verdict
+    print("\n".join(verdict.sentences()))
+    if not chosen.tokenizer and not chosen.server:
+        return int(bool(verdict.findings))
+    compared = diagnosis.run_tokens(parameters)
+    print("\n".join(diagnosis.token_sentences(compared)))
+    main = diagnosis.reference(compared)
+    return int(bool(verdict.findings) or main is None or bool(main.differing))
 
 
 if __name__ == "__main__":

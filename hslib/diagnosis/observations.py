@@ -169,7 +169,8 @@ def read_entries(entries: Iterable[Entry], source: str) -> Observations:
         got = int(match["got"]) if match else UNKNOWN
         rows.append((entry.index, entry.num_tokens, got))
     rows.sort()
-    found = observe(*([row[k] for row in rows] for k in range(3)), source=source)
+    columns = [[row[column] for row in rows] for column in range(3)]
+    found = observe(columns[0], columns[1], columns[2], source)
     digests = {e.index: e.digest for e in ledger.stored.values() if e.digest}
     return replace(found, got_ids=_numbered(found.indices, digests.get))
 

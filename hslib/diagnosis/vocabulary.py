@@ -35,7 +35,8 @@ class Recipe:
 class Vocabulary(Protocol):
     """What the comparison of two tokenisations needs to know of a tokenizer."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     @property
     def special_ids(self) -> frozenset[int]:
@@ -184,7 +185,7 @@ def load_vocabulary(
         trust_remote_code: run the folder's own code, which some models need (Kimi).
 
     Raises:
-        DatasetError: the folder holds no tokenizer that transformers can load.
+        DatasetError: the folder holds no tokenizer that transformers can load, or no slow one.
     """
     from transformers import AutoTokenizer
 
@@ -202,4 +203,8 @@ def load_vocabulary(
             fix="name the model's folder (tokenizer.json or tokenizer.model in it); set "
             "trust_remote_code if it brings its own code",
         ) from error
+    if slow and tokenizer.is_fast:
+        raise DatasetError(
+            "this model has no tokenizer in Python", path=str(path), fix="set slow_tokenizer False"
+        )
     return FolderVocabulary(tokenizer, "slow" if slow else "local")
