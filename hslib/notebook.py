@@ -75,12 +75,14 @@ def table(facts: Mapping[str, Any], columns: Sequence[str] = ("", "")) -> "panda
 
 
 def wide(frame: "pandas.DataFrame") -> Any:
-    """A table whose long texts break into lines and keep to the left, in a browser or printed."""
+    """A table whose long texts break into lines and keep to the left."""
+    from IPython.display import HTML
+
     left = [{"selector": "th, td", "props": "text-align: left; vertical-align: top"}]
     broken = {"white-space": "normal", "overflow-wrap": "break-word", "text-align": "left"}
     plain = frame.reset_index() if frame.index.name else frame
     style = plain.style.hide(axis="index").set_properties(**broken).set_table_styles(left)
-    return style.set_uuid("wide").format(escape="html")
+    return HTML(style.set_uuid("wide").format(escape="html").to_html())
 
 
 def progress_line() -> Callable[[str], None]:
