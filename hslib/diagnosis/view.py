@@ -171,8 +171,8 @@ class Explorer:
         else:
             rows = pair.by_cause.get(code, []) if code else list(pair.differing)
         self.row.options = [(f"row {c.index}", c.index) for c in rows]
-        worst = pair.worst(code) if code != "=" else None
-        if worst is not None:
+        worst = pair.worst(code) if code != "=" else next(iter(rows), None)
+        if worst is not None:  # said outright: a menu that was empty chooses nothing by itself
             self.row.value = worst.index
         self._on_row()
 
@@ -180,4 +180,4 @@ class Explorer:
         pair = self._chosen()
         found = next((c for c in pair.comparisons if c.index == self.row.value), None)
         names = (pair.expected.name, pair.got.name)
-        self.picture.value = diff_html(found, names) if found else "<p>no such row</p>"
+        self.picture.value = diff_html(found, names) if found else "<p>no row of this kind</p>"
