@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hslib.diagnosis.observations import UNKNOWN, Observations, observe
+
 Lengths = np.ndarray
 LENGTHS = ("lognormal", "short", "few", "equal")
 
@@ -53,17 +55,12 @@ def edited(
     return Edited(got, np.where(unrelated, -1, sources), foreign)
 
 
-def _all(change: Callable[[Lengths], Lengths]) -> Callable[..., Lengths]:
-    return lambda rng, expected: change(expected)
-
-
 def _shift(rng: np.random.Generator, expected: Lengths) -> Lengths:
     return edited(rng, expected, shift=int(rng.integers(1, 9)), insertions=0.0).got
 
 
 def _decode(rng: np.random.Generator, expected: Lengths) -> Lengths:
-    got = np.where(rng.random(len(expected)) < 0.9, 1, expected)
-    return got
+    return np.where(rng.random(len(expected)) < 0.9, 1, expected)
 
 
 def _foreign(rng: np.random.Generator, expected: Lengths) -> Lengths:
@@ -137,3 +134,13 @@ CAUSES: dict[str, Callable[[np.random.Generator, Lengths], Lengths]] = {
     "permutation": lambda rng, expected: rng.permutation(expected),
     "unknown": _unrelated,
 }
+
+
+def observed(code: str, seed: int, count: int = 300) -> Observations:
+    """A log of ``count`` samples whose mismatches have this cause."""
+    rng = np.random.default_rng(seed)
+    expected = lengths(rng, count)
+    got = np.full(count, UNKNOWN)
+    made = CAUSES[code](rng, expected)
+    got[: len(made)] = made
+    return observe(range(count), expected, got, code)

@@ -24,7 +24,8 @@ from hslib.diagnosis.seeds import candidate_lags
 
 UNALIGNED = np.iinfo(np.int32).min
 NOISE = 0.1  # share of dumps in a lag that do not agree with their source
-_P_CHANGE, _P_LOSE, _P_FIND = 0.05, 0.005, 0.01  # lag changes; is lost; is found again
+_P_CHANGE, _P_LOSE, _P_FIND = 0.02, 0.005, 0.005  # lag changes; is lost; is found again
+_AROUND = 129  # samples
 _BLOCK = 256  # samples that share a set of candidate lags
 
 
@@ -60,8 +61,8 @@ class Alignment:
 
     @property
     def is_found(self) -> bool:
-        """Beyond doubt: under one in a thousand by chance, and wrong lengths fit far worse."""
-        return self.log_odds > 2 * max(0.0, self.decoy_log_odds) + math.log(1000)
+        """Beyond doubt: under one in 10,000 by chance, and wrong lengths fit far worse."""
+        return self.log_odds > 2 * max(0.0, self.decoy_log_odds) + math.log(10_000)
 
     @property
     def sources(self) -> np.ndarray:
@@ -76,16 +77,23 @@ def align_lengths(got: np.ndarray, expected: np.ndarray) -> Alignment:
     Args:
         got, expected: int64 [N] tokens, in the order of filing; negative = not known.
 
-    The same is tried with every length got one too large and one too small. Those decoys fit
-    nothing, unless the two sequences run in parallel for another reason (both sorted by
+    What is covered, and what lies around, is tried again with every length one too large and one too small. Those
+    decoys fit nothing, unless the two sequences run in parallel for another reason (both sorted by
     length, say): then exact agreement is no evidence, and the alignment does not count.
     """
     found = _align_by_chance(got, expected)
     if found.log_odds <= 0:
         return found
-    decoys = (np.where(got > 1, got + step, got) for step in (1, -1))
+    covered = np.where(_widened(found.lags != UNALIGNED), got, -1)
+    decoys = (np.where(covered > 1, covered + step, covered) for step in (1, -1))
     worst = max(_align_by_chance(decoy, expected).log_odds for decoy in decoys)
     return replace(found, decoy_log_odds=worst)
+
+
+def _widened(where: np.ndarray) -> np.ndarray:
+    """bool [N], True also around: a decoy must be free to choose its stretches as well."""
+    near = np.convolve(where, np.ones(_AROUND), "same") > 0.5
+    return np.asarray(near[: len(where)] if len(where) >= _AROUND else np.ones(len(where), bool))
 
 
 def _align_by_chance(got: np.ndarray, expected: np.ndarray) -> Alignment:

@@ -16,6 +16,7 @@ from hslib.diagnosis.finding import Finding, ranges
 from hslib.diagnosis.observations import Observations
 
 _FOREIGN_MAX = 8  # tokens; warm-ups and health checks are shorter than any sample worth keeping
+_FAR = 48  # samples around a change of lag in which a short dump may have been its cause
 _STRIDES = (2, 4, 8, 3)
 _STRIDE_SAMPLES = 2000
 _SHOWN_SEGMENTS = 5
@@ -59,7 +60,11 @@ def file_by(observed: Observations, alignment: Alignment) -> Filing:
 
 
 def _foreign(observed: Observations, alignment: Alignment) -> np.ndarray:
-    """Where the lag grows by m, the up to m dumps around that agree with no source."""
+    """Where the lag grows by m, the m dumps around that agree with no source.
+
+    Between equal lengths the place of a change is not known exactly: short dumps, which are
+    what foreign ones mostly are, are looked for farther away than long ones.
+    """
     segments = alignment.segments
     found = np.zeros(len(observed), bool)
     differs = _differs_from_source(observed, alignment)
@@ -67,11 +72,17 @@ def _foreign(observed: Observations, alignment: Alignment) -> np.ndarray:
         grown = after.lag - before.lag
         if grown <= 0:
             continue
-        low, high = max(before.start, after.start - grown), min(after.stop, after.start + grown)
-        near = np.arange(low, high)
-        strange = near[differs[near]]
+        reach = grown + _FAR
+        low, high = max(before.start, after.start - reach), min(after.stop, after.start + reach)
+        strange = np.arange(low, high)
+        strange = strange[differs[strange]]
         short = observed.got[strange] <= _FOREIGN_MAX
-        found[strange[np.argsort(~short, kind="stable")][:grown]] = True
+        distance = np.abs(strange - after.start + 0.25)  # of two as near, the one behind
+        likely = strange[short | (distance <= grown)]
+        order = np.lexsort(
+            (distance[short | (distance <= grown)], observed.got[likely] > _FOREIGN_MAX)
+        )
+        found[likely[order][:grown]] = True
     return found
 
 
