@@ -77,17 +77,26 @@ def align_lengths(got: np.ndarray, expected: np.ndarray) -> Alignment:
     Args:
         got, expected: int64 [N] tokens, in the order of filing; negative = not known.
 
-    What is covered, and what lies around, is tried again with every length one too large and one too small. Those
-    decoys fit nothing, unless the two sequences run in parallel for another reason (both sorted by
+    What is covered, and what lies around, is tried again with every length a little too large
+    or too small. Those decoys fit nothing, unless the two sequences run in parallel for another reason (both sorted by
     length, say): then exact agreement is no evidence, and the alignment does not count.
     """
     found = _align_by_chance(got, expected)
     if found.log_odds <= 0:
         return found
     covered = np.where(_widened(found.lags != UNALIGNED), got, -1)
-    decoys = (np.where(covered > 1, covered + step, covered) for step in (1, -1))
+    steps = (-4, -3, -2, -1, 1, 2, 3, 4) if _is_ordered(got) else (-1, 1)
+    decoys = (np.where(covered > 4, covered + step, covered) for step in steps)
     worst = max(_align_by_chance(decoy, expected).log_odds for decoy in decoys)
     return replace(found, decoy_log_odds=worst)
+
+
+def _is_ordered(got: np.ndarray) -> bool:
+    """Whether a length says something of the next one: then chance has more to offer."""
+    known = np.log(got[got > 0])
+    if len(known) < 32 or known[:-1].std() == 0 or known[1:].std() == 0:
+        return False
+    return bool(np.corrcoef(known[:-1], known[1:])[0, 1] > 0.2)
 
 
 def _widened(where: np.ndarray) -> np.ndarray:
@@ -174,7 +183,7 @@ def _viterbi(
             origin = paths.argmax(axis=1)
             came_from.append(origin.astype(np.int16))
             best = paths[states, origin] + gains
-    return float(best.max()), _trace(best, came_from, blocks)
+    return float(best.max()), _settled(_trace(best, came_from, blocks), got, expected)
 
 
 def _trace(best: np.ndarray, came_from: list[np.ndarray], blocks: list[np.ndarray]) -> np.ndarray:
@@ -185,6 +194,28 @@ def _trace(best: np.ndarray, came_from: list[np.ndarray], blocks: list[np.ndarra
         found[position] = UNALIGNED if state == len(lags) else lags[state]
         state = int(came_from[position][state])
     return found
+
+
+def _settled(lags: np.ndarray, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Of paths as good, the one where a lag grows at the dump that agrees with neither source.
+
+    A foreign dump disagrees on both sides of the change that it causes, so the path alone does
+    not say to which it belongs.
+    """
+    lags = lags.copy()
+    for edge in (np.flatnonzero(np.diff(lags)) + 1).tolist():
+        old, new = int(lags[edge - 1]), int(lags[edge])
+        at = edge - 1
+        while UNALIGNED not in (old, new) and new > old and edge - at <= new - old and at >= 0:
+            source = at - old
+            meant = expected[source] if 0 <= source < len(expected) else -1
+            other = at - new
+            unknown_there = not 0 <= other < len(expected) or expected[other] < 0
+            if lags[at] != old or got[at] < 0 or meant in (-1, got[at]) or unknown_there:
+                break
+            lags[at] = new
+            at -= 1
+    return lags
 
 
 def _segments(lags: np.ndarray, got: np.ndarray, expected: np.ndarray) -> Iterator[Segment]:
