@@ -23,54 +23,12 @@ from hslib.diagnosis.tokens import Ids, Pair, Side
 from hslib.diagnosis.vocabulary import FolderVocabulary, Recipe
 
 SPECIALS = ("<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>", "<|mid|>", "<|end|>")
-WORDS = [
-    "the",
-    "river",
-    "bends",
-    "where",
-    "old",
-    "stones",
-    "rest",
-    "and",
-    "nobody",
-    "counts",
-    "how",
-    "many",
-    "days",
-    "it",
-    "took",
-    "to",
-    "write",
-    "down",
-    "what",
-    "was",
-    "said",
-    "about",
-    "naïve",
-    "café",
-    "façades",
-    "coöperation",
-    "Zoë",
-    "über",
-    "façade",
-    "numbers",
-    "17",
-    "204",
-    "functions",
-    "return",
-    "lists",
-    "of",
-    "values",
-    "while",
-    "loops",
-    "run",
-    "over",
-    "them",
-    "until",
-    "something",
-    "breaks",
-    "again",
-]
+TEXT = """
+the river bends where old stones rest and nobody counts how many days it took to write
+down what was said about naïve café façades coöperation Zoë über façade numbers 17 204
+functions return lists of values while loops run over them until something breaks again
+"""
+WORDS = TEXT.split()
 CHAT = (
     "{{ bos_token }}"
     "{%- if date_string is defined -%}<|system|>system<|mid|>Today is {{ date_string }}.<|end|>"
@@ -88,7 +46,8 @@ CHAT = (
 )
 CORPUS = [
     " ".join(random.Random(n).choices([*WORDS, *(w.capitalize() for w in WORDS)], k=40))
-    + f".\nuser assistant system Today is {n} May 2026-01-30 3 July 5689. <think>\n</think> Be brief"
+    + f".\nuser assistant system Today is {n} May 2026-01-30 3 July 5689."
+    + " <think>\n</think> Be brief"
     for n in range(200)
 ]
 
@@ -432,3 +391,60 @@ def cases(code: str, count: int, seed: int = 0) -> Iterator[tuple[Pair, dict[Ids
         pair = CAUSES[code](rng, vocabularies[number % len(vocabularies)])
         other = {pair.got.ids: 7} if code == "row_order" else {}
         yield pair, {pair.expected.ids: 0, **other}
+
+
+# Real vocabularies that a package ships ---------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class MistralVocabulary:
+    """Mistral's own SentencePiece models and its tiktoken-like Tekken, out of mistral-common."""
+
+    tokenizer: Any
+    name: str
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        return frozenset(self.tokenizer.special_ids) - {self.unknown_id or -1}
+
+    @property
+    def bos_ids(self) -> frozenset[int]:
+        return frozenset({self.tokenizer.bos_id})
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        return frozenset({self.tokenizer.eos_id})
+
+    @property
+    def unknown_id(self) -> int | None:
+        return int(self.tokenizer.unk_id)
+
+    @property
+    def size(self) -> int:
+        return int(self.tokenizer.n_words)
+
+    def encode(self, text: str, recipe: Recipe) -> list[int]:
+        return list(self.tokenizer.encode(text, bos=recipe.add_special_tokens, eos=False))
+
+    def encode_chat(self, messages: Any, recipe: Recipe) -> list[int]:
+        raise NotImplementedError
+
+    def decode(self, ids: Any) -> str:
+        from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
+
+        return str(self.tokenizer.decode(list(ids), special_token_policy=SpecialTokenPolicy.KEEP))
+
+    def pieces(self, ids: Any) -> list[str]:
+        return [str(self.tokenizer.id_to_piece(n)) for n in ids]
+
+
+@lru_cache
+def mistral(version: str) -> MistralVocabulary:
+    from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+
+    made = {
+        "v1": MistralTokenizer.v1,
+        "v3": MistralTokenizer.v3,
+        "tekken": lambda: MistralTokenizer.v3(is_tekken=True),
+    }[version]()
+    return MistralVocabulary(made.instruct_tokenizer.tokenizer, version)

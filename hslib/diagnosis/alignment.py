@@ -78,8 +78,9 @@ def align_lengths(got: np.ndarray, expected: np.ndarray) -> Alignment:
         got, expected: int64 [N] tokens, in the order of filing; negative = not known.
 
     What is covered, and what lies around, is tried again with every length a little too large
-    or too small. Those decoys fit nothing, unless the two sequences run in parallel for another reason (both sorted by
-    length, say): then exact agreement is no evidence, and the alignment does not count.
+    or too small. Those decoys fit nothing, unless the two sequences run in parallel for another
+    reason (both sorted by length, say): then exact agreement is no evidence, and the alignment
+    does not count.
     """
     found = _align_by_chance(got, expected)
     if found.log_odds <= 0:

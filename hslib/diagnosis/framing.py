@@ -9,6 +9,7 @@ from itertools import pairwise
 from hslib.diagnosis.tokens import Ids, Pair, common_head, windows
 from hslib.diagnosis.vocabulary import Vocabulary
 
+_MIN_REPEATS = 3
 _HEADER_MAX = 16  # ids of an opened turn: role, separators, an opened thinking block
 
 
@@ -40,6 +41,9 @@ def other_vocabulary(pair: Pair) -> str | None:
         if pair.same_vocabulary:
             return None
         return "most ids mean another piece in the other vocabulary"
+    renumbered = _renumbered(a.ids, b.ids)
+    if renumbered:
+        return renumbered
     if a.text == b.text:
         return None
     strange = [_strangeness(side.ids, side.vocabulary) for side in (a, b)]
@@ -51,6 +55,20 @@ def other_vocabulary(pair: Pair) -> str | None:
         f"what the {name} ids spell is no text of this vocabulary: tokenized again, "
         f"{max(strange):.0%} of them differ"
     )
+
+
+def _renumbered(a: Ids, b: Ids) -> str | None:
+    """As many ids, nearly all of them others, each always replaced by the same one."""
+    if len(a) != len(b):
+        return None
+    renamed = {(x, y) for x, y in zip(a, b, strict=True) if x != y}
+    differing = sum(x != y for x, y in zip(a, b, strict=True))
+    one_to_one = len({x for x, _ in renamed}) == len(renamed) == len({y for _, y in renamed})
+    repeated = differing - len(renamed)  # each a chance to contradict
+    if not one_to_one or differing < 0.5 * len(a) or repeated < _MIN_REPEATS:
+        return None
+    x, y = min(renamed)
+    return f"equal count, each id always replaced by the same other ({x} by {y})"
 
 
 def _agreeing_share(a: Ids, b: Ids) -> float:
@@ -182,8 +200,9 @@ def template_twice(pair: Pair) -> str | None:
         if start <= 0 or not header or len(header) > _HEADER_MAX:
             continue
         marks = [n for n in header if n in special]
-        opened = marks and not set(marks) & turn_ends(pair) and set(marks) <= set(body)
-        if opened and header[: len(marks)] and body[0] in special:
+        ends = turn_ends(Pair(inner, inner))  # of the outer the wrapped head looks like one
+        opened = marks and not set(marks) & ends and set(marks) <= set(body)
+        if opened and body[0] in special:
             text = outer.vocabulary.decode(outer.ids[: start + 4])
             return f"{name} opens a turn around the whole other: {text!r}"
     return None
