@@ -8,7 +8,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from hslib.config import ExtractionParameters, ServerParameters
+from hslib.config import DiagnosisParameters, ExtractionParameters, ServerParameters
 from hslib.errors import ParameterError
 from hslib.layers import auto_boundaries, parse_layers
 from hslib.model import read_model
@@ -88,12 +88,13 @@ def test_a_kernel_without_a_parameters_cell_says_so() -> None:
 @pytest.mark.parametrize(
     ("notebook", "model"),
     [
+        ("01_tokenizer_alignment.ipynb", DiagnosisParameters),
         ("02_server_launch.ipynb", ServerParameters),
         ("03_extraction.ipynb", ExtractionParameters),
     ],
 )
 def test_a_notebooks_parameters_cell_and_its_model_have_the_same_names_and_defaults(
-    notebook: str, model: type[ServerParameters | ExtractionParameters]
+    notebook: str, model: type[DiagnosisParameters | ServerParameters | ExtractionParameters]
 ) -> None:
     cells = nbformat.read(NOTEBOOKS / notebook, as_version=4).cells
     (cell,) = [c for c in cells if "parameters" in c.metadata.get("tags", [])]

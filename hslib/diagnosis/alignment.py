@@ -83,13 +83,16 @@ def align_lengths(got: np.ndarray, expected: np.ndarray) -> Alignment:
     does not count.
     """
     found = _align_by_chance(got, expected)
-    if found.log_odds <= 0:
+    if not found.is_found:
         return found
     covered = np.where(_widened(found.lags != UNALIGNED), got, -1)
-    steps = (-4, -3, -2, -1, 1, 2, 3, 4) if _is_ordered(got) else (-1, 1)
-    decoys = (np.where(covered > 4, covered + step, covered) for step in steps)
-    worst = max(_align_by_chance(decoy, expected).log_odds for decoy in decoys)
-    return replace(found, decoy_log_odds=worst)
+    steps = (1, -1, 2, -2, 3, -3, 4, -4) if _is_ordered(got) else (1, -1)
+    for step in steps:
+        decoy = _align_by_chance(np.where(covered > 4, covered + step, covered), expected)
+        found = replace(found, decoy_log_odds=max(found.decoy_log_odds, decoy.log_odds))
+        if not found.is_found:
+            break  # one is enough
+    return found
 
 
 def _is_ordered(got: np.ndarray) -> bool:
