@@ -70,7 +70,7 @@ def test_mixed_causes_are_reported_as_a_mix(tmp_path: Path, vocabulary: FolderVo
     for i in range(10):
         rows[i]["input_ids"] = vocabulary.encode_chat(rows[i]["messages"], GENERATION)
     for i in range(10, 20):
-        rows[i]["input_ids"] = rows[i]["input_ids"][:-20]
+        rows[i]["input_ids"] = rows[i]["input_ids"][:-4]
     rows[20]["input_ids"], rows[21]["input_ids"] = other[21], other[20]
     end = vocabulary.encode("<|im_end|>", Recipe())[0]
     for i in range(22, 25):  # of equal count
@@ -96,7 +96,7 @@ def test_plain_text_rows_are_compared_too(tmp_path: Path, vocabulary: FolderVoca
     compared = compare(write(tmp_path / "rows.jsonl", [{"text": "How much is 8 x 10?",
                                                         "input_ids": [1, *ids]}]))  # fmt: skip
     assert main_of(compared).differing[0].codes == ("bos",)
-    assert [c.got.recipe for c in compared if not c.got.recipe == Recipe()] == [
+    assert [c.got.recipe for c in compared if c.got.recipe != Recipe()] == [
         Recipe(add_special_tokens=True)
     ]
 
@@ -106,9 +106,7 @@ def test_rows_without_text_say_so(tmp_path: Path) -> None:
     assert "No row holds messages or text" in diagnosis.token_sentences(compared)[0]
 
 
-def test_the_worst_row_is_the_one_with_most_other_ids(
-    tmp_path: Path, vocabulary: FolderVocabulary
-) -> None:
+def test_the_worst_row_is_the_one_with_most_other_ids(tmp_path: Path) -> None:
     rows = demo_rows(6)
     rows[2]["input_ids"] = rows[2]["input_ids"][:-9]
     rows[4]["input_ids"] = rows[4]["input_ids"][:-30]
@@ -138,7 +136,7 @@ def test_a_real_servers_own_tokenisation_tells_the_template_variant(
 ) -> None:
     """The dataset was tokenized with a generation prompt; the server is asked, not the folder."""
     state = start_server(demo.model_path(), layers="auto")
-    state = server.wait_until_ready(state) if hasattr(server, "wait_until_ready") else state
+
     rows = demo_rows(8)
     for row in rows:
         row["input_ids"] = vocabulary.encode_chat(row["messages"], GENERATION)
