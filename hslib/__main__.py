@@ -8,10 +8,6 @@ from pathlib import Path
 
 from hslib import server, watch
 from hslib.errors import HslibError
-from hslib.export import trainers
-from hslib.export.export import export_store
-from hslib.layers import dialect_table, parse_layers
-from hslib.model import read_model
 from hslib.progress import read_progress
 from hslib.store import Store
 
@@ -48,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     export = commands.add_parser("export", help="write a store as a trainer reads it; resumable")
     export.add_argument("store", type=Path)
     export.add_argument("out", type=Path, help="a new folder, or the one to go on with")
-    export.add_argument("--to", required=True, choices=sorted(trainers.NAMES), dest="trainer")
+    export.add_argument("--to", required=True, choices=["specforge", "speculators"], dest="trainer")
     export.add_argument("--model", type=Path, help="its folder; default: the manifest's")
     export.add_argument(
         "--draft-vocab-size", type=int, default=0, help="0 = the model's whole vocabulary"
@@ -56,6 +52,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     export.add_argument("--workers", type=int, default=0, help="threads; 0 = a few")
     export.add_argument("--link-from", type=Path, help="an earlier export, to link equal files")
     export.set_defaults(run=_export)
+    diagnose = commands.add_parser("diagnose", help="why samples got what was not expected")
+    diagnose.add_argument("evidence", metavar="LOG_OR_STORE", help="log, journal, store or dumps")
+    diagnose.add_argument("--dataset", default="", help="rows with input_ids, messages or text")
+    diagnose.add_argument("--tokenizer", default="", help="folder of the served model's tokenizer")
+    diagnose.add_argument("--server", default="", help="URL of a running server")
+    diagnose.add_argument("--sample-limit", type=int, default=256, help="rows tokenized; 0 = all")
+    diagnose.add_argument("--trust-remote-code", action="store_true")
+    diagnose.add_argument("--api-key-env", default="", help="variable that holds the server's key")
+    diagnose.set_defaults(run=_diagnose)
     chosen = parser.parse_args(arguments)
     try:
         run = _watch if getattr(chosen, "watch", None) else chosen.run
@@ -124,6 +129,9 @@ def _report(chosen: argparse.Namespace) -> int:
 
 def _layers(chosen: argparse.Namespace) -> int:
     """Every dialect's view of one model."""
+    from hslib.layers import dialect_table, parse_layers
+    from hslib.model import read_model
+
     model = read_model(chosen.model)
     boundaries = parse_layers(chosen.boundaries, model.num_layers)
     print(f"{model.architecture}, {model.num_layers} layers; boundaries {list(boundaries)}\n")
@@ -144,6 +152,9 @@ def _export(chosen: argparse.Namespace) -> int:
     """The export's facts."""
     import tqdm
 
+    from hslib.export import trainers
+    from hslib.export.export import export_store
+
     store = Store(chosen.store)
     with tqdm.tqdm(total=len(store), unit="row", disable=None) as bar:
         report = export_store(
@@ -159,6 +170,32 @@ def _export(chosen: argparse.Namespace) -> int:
     for name, value in report.facts().items():
         print(f"{name:>16}: {value}")
     return 0
+
+
+def _diagnose(chosen: argparse.Namespace) -> int:
+    """The verdict on lengths; on tokens too where a tokenizer or server is named."""
+    from hslib import diagnosis
+    from hslib.config import DiagnosisParameters
+
+    parameters = DiagnosisParameters.from_values(
+        {
+            "log_path": chosen.evidence,
+            "dataset_path": chosen.dataset,
+            "tokenizer_path": chosen.tokenizer,
+            "server_url": chosen.server,
+            "sample_limit": chosen.sample_limit,
+            "trust_remote_code": chosen.trust_remote_code,
+            "api_key_env": chosen.api_key_env,
+        }
+    )
+    verdict = diagnosis.run(parameters).verdict
+    print("\n".join(verdict.sentences()))
+    if not chosen.tokenizer and not chosen.server:
+        return int(bool(verdict.findings))
+    compared = diagnosis.run_tokens(parameters)
+    print("\n".join(diagnosis.token_sentences(compared)))
+    main = diagnosis.reference(compared)
+    return int(bool(verdict.findings) or main is None or bool(main.differing))
 
 
 if __name__ == "__main__":

@@ -140,6 +140,33 @@ class ServerClient:
                 f"/server_info of {self.url} lacks {names}", fix="is it SGLang 0.5.23?"
             ) from error
 
+    def tokenize(self, text: str, add_special_tokens: bool) -> list[int]:
+        """The server's own ids for a text."""
+        return self._tokenize({"prompt": text, "add_special_tokens": add_special_tokens})
+
+    def tokenize_chat(
+        self,
+        messages: list[dict[str, Any]],
+        add_generation_prompt: bool,
+        template: dict[str, Any] | None = None,
+    ) -> list[int]:
+        """The server's own ids for a conversation, through its chat template.
+
+        Args:
+            template: further variables of the template, such as ``enable_thinking``.
+        """
+        body: dict[str, Any] = {
+            "messages": messages,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        if template:
+            body["chat_template_kwargs"] = template
+        return self._tokenize(body)
+
+    def _tokenize(self, body: dict[str, Any]) -> list[int]:
+        answer = orjson.loads(self._request("POST", "/tokenize", orjson.dumps(body)).content)
+        return [int(number) for number in answer["tokens"]]
+
     def is_up(self) -> bool:
         """Whether the server answers; never raises for one that does not."""
         try:

@@ -247,6 +247,43 @@ class ProbeParameters(StoreParameters):
         return read_api_key(self.api_key_env)
 
 
+class DiagnosisParameters(Parameters):
+    """Notebook 01. Without ``log_path`` and ``store_dir``, the case study's log; without
+    ``dataset_path`` and ``tokenizer_path``, the demo's.
+
+    ``log_path``: a log, a journal, or a dump directory. ``slow_tokenizer`` compares the
+    Python implementation too. ``sample_limit``: rows that are tokenized again, 0 = all.
+    ``trust_remote_code``: run the tokenizer folder's own code.
+    """
+
+    log_path: str = ""
+    store_dir: str = ""
+    dataset_path: str = ""
+    tokenizer_path: str = ""
+    server_url: str = ""
+    slow_tokenizer: bool = False
+    sample_limit: int = Field(256, ge=0)
+    trust_remote_code: bool = False
+    api_key_env: str = ""
+
+    @property
+    def evidence_path(self) -> Path:
+        """What says what was got."""
+        return Path(self.store_dir or self.log_path or demo.case_study_path())
+
+    @property
+    def dataset_file(self) -> Path:
+        return Path(self.dataset_path) if self.dataset_path else demo.dataset_path()
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        return Path(self.tokenizer_path) if self.tokenizer_path else demo.model_path()
+
+    @property
+    def api_key(self) -> str:
+        return read_api_key(self.api_key_env)
+
+
 class ExportParameters(StoreParameters):
     """Notebook 06. ``export_dir`` empty = one in the run for each trainer.
 

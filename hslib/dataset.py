@@ -7,7 +7,7 @@ Knows nothing of servers or stores. Index = 0-based row number; JSON lines are s
 import gzip
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -219,8 +219,13 @@ def _show(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def read_rows(path: str | Path) -> Iterator[tuple[int, dict[str, Any] | Rejection]]:
+def read_rows(
+    path: str | Path, columns: Sequence[str] | None = ("id", "input_ids", "loss_mask")
+) -> Iterator[tuple[int, dict[str, Any] | Rejection]]:
     """(index, parsed row or rejection) for each row of a JSONL or Parquet file.
+
+    Args:
+        columns: what is read of a Parquet file; None = all.
 
     Raises:
         DatasetError: missing, empty, a pointer or error page in its place, or a stream that
@@ -229,7 +234,7 @@ def read_rows(path: str | Path) -> Iterator[tuple[int, dict[str, Any] | Rejectio
     path = Path(path)
     kind = sniff(path)
     if kind == "parquet":
-        yield from _parquet_rows(path)
+        yield from _parquet_rows(path, columns)
         return
     index = -1
     try:
@@ -324,14 +329,17 @@ def _parse_line(index: int, line: bytes) -> dict[str, Any] | Rejection:
     return row
 
 
-def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _parquet_rows(
+    path: Path, columns: Sequence[str] | None
+) -> Iterator[tuple[int, dict[str, Any]]]:
     import pyarrow
     import pyarrow.parquet
 
     index = 0
     try:
         file = pyarrow.parquet.ParquetFile(path)
-        wanted = [n for n in file.schema_arrow.names if n in ("id", "input_ids", "loss_mask")]
+        names = file.schema_arrow.names
+        wanted = names if columns is None else [name for name in names if name in columns]
         for batch in file.iter_batches(batch_size=256, columns=wanted):
             for row in batch.to_pylist():
                 yield index, row

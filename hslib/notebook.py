@@ -129,6 +129,17 @@ def _rounded(value: Any, digits: int, decimals: int | None) -> Any:
     return f"{value:.{digits}g}"
 
 
+def wide(frame: "pandas.DataFrame") -> Any:
+    """A table whose long texts break into lines and keep to the left."""
+    from IPython.display import HTML
+
+    left = [{"selector": "th, td", "props": "text-align: left; vertical-align: top"}]
+    broken = {"white-space": "normal", "overflow-wrap": "break-word", "text-align": "left"}
+    plain = frame.reset_index() if frame.index.name else frame
+    style = plain.style.hide(axis="index").set_properties(**broken).set_table_styles(left)
+    return HTML(style.set_uuid("wide").format(escape="html").to_html())
+
+
 def progress_line() -> Callable[[str], None]:
     """A line of text that replaces itself in the notebook; one that begins with "ready" stays."""
     live = LiveOutput()

@@ -9,6 +9,7 @@ import nbformat
 import pytest
 
 from hslib.config import (
+    DiagnosisParameters,
     ExportParameters,
     ExtractionParameters,
     Parameters,
@@ -95,6 +96,7 @@ def test_a_kernel_without_a_parameters_cell_says_so() -> None:
 @pytest.mark.parametrize(
     ("notebook", "model"),
     [
+        ("01_tokenizer_alignment.ipynb", DiagnosisParameters),
         ("02_server_launch.ipynb", ServerParameters),
         ("04_statistics.ipynb", StatisticsParameters),
         ("03_extraction.ipynb", ExtractionParameters),

@@ -16,3 +16,8 @@ def model_path() -> Path:
 def dataset_path() -> Path:
     """JSONL file of the conversations: `id`, `messages`, `input_ids`, `loss_mask` per line."""
     return HERE / "data.jsonl"
+
+
+def case_study_path() -> Path:
+    """The log of a job that filed dumps by a predicted counter, as its owner reported it."""
+    return HERE / "case_study.log"

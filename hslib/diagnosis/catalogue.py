@@ -1,0 +1,111 @@
+"""The causes that can be told apart, in words, each with its cure. Data, no logic."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["synchronisation", "server", "tokenizer", "dataset", "unknown"]
+UNKNOWN_CAUSE = "unknown"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """``title`` completes "these samples differ because ..."; ``cure`` is an imperative."""
+
+    code: str
+    kind: Kind
+    title: str
+    cure: str
+
+
+_RESYNC = (
+    "delete the files of these samples (what is in them cannot be put right: longer dumps were "
+    "cut) and extract them again with notebooks/03_extraction.ipynb, which clears, sends, scans "
+    "and compares ids; never predict a counter"
+)
+_RESTART = "start the server with {}, delete these samples and extract them again"
+_RETOKENIZE = (
+    "tokenize the dataset again with the served model's own tokenizer and template, {}; states "
+    "are right only for the ids that were sent"
+)
+
+_SYNCHRONISATION: tuple[tuple[str, str, str], ...] = (
+    ("shift", "the stream of dumps is shifted: they hold other samples' states", _RESYNC),
+    ("foreign", "somebody else's short forward (warm-up, health check) was taken for a sample's",
+     "delete these samples and extract them again; keep other clients off the server"),
+    ("data_parallel", "several replicas count their dumps each for itself", _RESYNC),
+    ("every_dump_twice", "each dump appears several times: more than one rank writes",
+     "let one rank write (the kit's plugin does), delete these samples and extract them again"),
+    ("permutation", "they hold the dataset's rows in another order", _RESYNC),
+    ("repeated_dump", "one old dump was read again and again", _RESYNC),
+)  # fmt: skip
+_SERVER = (
+    ("prefix_cache", "a cached prefix never passed the model, so its rows are missing",
+     _RESTART.format("--disable-radix-cache")),
+    ("limit", "a context or chunk limit cut everything longer",
+     _RESTART.format("a larger --context-length, without --allow-auto-truncate")),
+    ("chunk", "a chunk of a chunked prefill was taken for the whole",
+     _RESTART.format("--chunked-prefill-size -1, or a dump that joins chunks (the kit's does)")),
+    ("decode_step", "decode steps were dumped instead of the prefill",
+     "request max_new_tokens = 0 and dump prefills only; extract these samples again"),
+    ("retraction", "rows came twice: the request was retracted and prefilled again",
+     _RESTART.format("fewer requests in flight or more memory for the KV cache")),
+)  # fmt: skip
+_TOKENIZER = (
+    ("bos", "the beginning-of-sequence token is missing, or there twice",
+     _RETOKENIZE.format("add_special_tokens as the server has it")),
+    ("eos", "the end-of-sequence token is missing or additional",
+     _RETOKENIZE.format("the end token as the server has it")),
+    ("template_twice", "text that had been through the chat template went through it again",
+     _RETOKENIZE.format("passing messages once and already rendered text never")),
+    ("generation_prompt", "the opening of the next assistant turn is there in one of the two",
+     _RETOKENIZE.format("add_generation_prompt False for whole conversations")),
+    ("thinking", "thinking blocks of earlier turns were removed by the template",
+     _RETOKENIZE.format("the thinking setting the drafter will meet")),
+    ("stripped", "white space at the edges of messages was stripped",
+     _RETOKENIZE.format("messages unchanged")),
+    ("special_text", "text that spells a special token was parsed as one, or was not",
+     _RETOKENIZE.format("user text with special tokens not parsed")),
+    ("special_ids", "special tokens have other ids; the counts agree",
+     _RETOKENIZE.format("from the served checkpoint's folder, not from a conversion")),
+    ("join_merge", "tokens were merged across the join of prompt and response",
+     _RETOKENIZE.format("prompt and response either always apart or always together")),
+    ("newlines", "line ends differ (CRLF against LF)", _RETOKENIZE.format("with one line end")),
+    ("unicode", "the text was normalised (NFC, NFKC) in one of the two",
+     _RETOKENIZE.format("normalised once, before everything")),
+    ("byte_fallback", "characters outside the vocabulary became bytes in one, else in the other",
+     _RETOKENIZE.format("byte fallback as the server has it")),
+    ("truncated", "one of the two was cut at a limit",
+     "raise max_length, or split the row; rows must never be cut"),
+    ("date", "the template writes today's date", _RETOKENIZE.format("with the date fixed")),
+    ("template_text", "the template inserts text of its own (a default system prompt, say)",
+     _RETOKENIZE.format("the system message written out in every row")),
+    ("segmentation", "the same vocabulary splits the same text elsewhere (fast against slow "
+     "tokenizer, another splitting expression)", _RETOKENIZE.format("the same implementation")),
+    ("other_vocabulary", "the ids are of another vocabulary", _RETOKENIZE.format("nothing else")),
+    ("frame", "all differ by the same few tokens: special tokens or template",
+     "compare ids, which tell which: give dataset_path and tokenizer_path or server_url"),
+)  # fmt: skip
+_DATASET = (
+    ("row_order", "the ids are those of another row: the rows are in another order",
+     "use the file that the job used; rows are known by their digests"),
+)  # fmt: skip
+
+
+def _causes(kind: Kind, rows: Iterable[tuple[str, str, str]]) -> dict[str, Cause]:
+    return {code: Cause(code, kind, title, cure) for code, title, cure in rows}
+
+
+CATALOGUE: dict[str, Cause] = {
+    **_causes("synchronisation", _SYNCHRONISATION),
+    **_causes("server", _SERVER),
+    **_causes("tokenizer", _TOKENIZER),
+    **_causes("dataset", _DATASET),
+    UNKNOWN_CAUSE: Cause(
+        UNKNOWN_CAUSE,
+        "unknown",
+        "nothing that this kit knows explains them",
+        "look at the examples; give dataset_path, tokenizer_path and server_url, so that ids "
+        "can be compared instead of lengths",
+    ),
+}

@@ -1,0 +1,104 @@
+"""Which lags are worth a look: those that rare values, or runs of values, vote for.
+
+Trying every lag of 40,000 samples is 3 billion comparisons. A lag that holds over a stretch shows
+in it: as rare lengths, or runs of 2, 4 and 8 lengths, that occur elsewhere at that distance.
+What is missed here only makes an alignment weaker, never a wrong one stronger.
+"""
+
+import numpy as np
+
+_RUNS = (1, 2, 4, 8)
+_MAX_PLACES = 12  # a run that occurs more often than this votes for nothing
+_KEPT, _KEPT_OVERALL = 20, 6  # candidate lags of a block, and of the whole, by votes
+_NEIGHBOURS = 2
+
+
+def candidate_lags(
+    got: np.ndarray, expected: np.ndarray, weights: np.ndarray, block: int
+) -> list[np.ndarray]:
+    """Ascending lags for each block of samples; 0 is always one of them.
+
+    Args:
+        got, expected: int64 [N], negative = not known.
+        weights: float64 [N], nats of evidence when ``got`` agrees.
+    """
+    count = -(-len(got) // block)
+    votes: list[dict[int, float]] = [{} for _ in range(count)]
+    for length in _RUNS:
+        positions, lags, nats = _agreements(got, expected, weights, length)
+        _add_votes(votes, positions // block, lags, nats)
+    return _choose(votes)
+
+
+def _agreements(
+    got: np.ndarray, expected: np.ndarray, weights: np.ndarray, length: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(position in got, lag, nats) wherever a run of ``length`` values occurs in both."""
+    if len(got) < length:
+        empty = np.zeros(0, np.int64)
+        return empty, empty, np.zeros(0)
+    keys = _hash_runs(expected, length)
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    wanted = _hash_runs(got, length)
+    low = np.searchsorted(ordered, wanted, "left")
+    places = np.searchsorted(ordered, wanted, "right") - low
+    whole = _all_known(got, length)
+    where = np.flatnonzero(whole & (places > 0) & (places <= _MAX_PLACES))
+    repeats = places[where]
+    positions = np.repeat(where, repeats)
+    offsets = np.arange(len(positions)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+    sources = order[np.repeat(low[where], repeats) + offsets]
+    sums = np.convolve(weights, np.ones(length), "valid")
+    # a run that occurs twelve times is a twelfth of a vote for each
+    return positions, positions - sources, sums[positions] / np.repeat(repeats, repeats)
+
+
+def _hash_runs(values: np.ndarray, length: int) -> np.ndarray:
+    """A 64-bit number for each run; equal runs have equal ones."""
+    mixed = values.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= mixed >> np.uint64(29)
+    total = np.zeros(len(values) - length + 1, np.uint64)
+    for offset in range(length):
+        total = total * np.uint64(0xBF58476D1CE4E5B9) + mixed[offset : offset + len(total)]
+    return total
+
+
+def _all_known(values: np.ndarray, length: int) -> np.ndarray:
+    known = (values >= 0).astype(np.int64)
+    return np.asarray(np.convolve(known, np.ones(length, np.int64), "valid") == length)
+
+
+def _add_votes(
+    votes: list[dict[int, float]], blocks: np.ndarray, lags: np.ndarray, nats: np.ndarray
+) -> None:
+    """Sum the nats of each (block, lag)."""
+    if not len(lags):
+        return
+    pairs, at = np.unique(np.stack([blocks, lags]), axis=1, return_inverse=True)
+    sums = np.bincount(at.ravel(), nats)
+    for block, lag, total in zip(*pairs.tolist(), sums.tolist(), strict=True):
+        votes[block][lag] = votes[block].get(lag, 0.0) + total
+
+
+def _best(votes: dict[int, float], count: int) -> list[int]:
+    return sorted(votes, key=lambda lag: -votes[lag])[:count]
+
+
+def _choose(votes: list[dict[int, float]]) -> list[np.ndarray]:
+    """Each block's own best, its neighbours', those of the whole, and the lags beside them."""
+    overall: dict[int, float] = {}
+    for block in votes:
+        for lag in _best(block, _KEPT):
+            overall[lag] = overall.get(lag, 0.0) + block[lag]
+    common = {0, *_best(overall, _KEPT_OVERALL)}
+    own = [_best(block, _KEPT) for block in votes]
+    chosen = []
+    for number, lags in enumerate(own):
+        wanted = common | set(lags)
+        for other in own[max(0, number - 1) : number + 2]:
+            wanted |= set(other[:4])
+        for lag in lags[:1]:
+            wanted |= {lag + step for step in range(-_NEIGHBOURS, _NEIGHBOURS + 1)}
+        chosen.append(np.array(sorted(wanted), np.int64))
+    return chosen

@@ -1,0 +1,115 @@
+"""What was found, as tables (pandas): the numbers behind every figure and the list of causes."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hslib.diagnosis.alignment import UNALIGNED
+from hslib.diagnosis.catalogue import CATALOGUE
+from hslib.diagnosis.finding import ranges
+from hslib.diagnosis.recipes import Compared
+from hslib.diagnosis.verdict import Diagnosis
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def sample_table(diagnosis: Diagnosis) -> "pandas.DataFrame":
+    """A line a sample whose ``got`` is known.
+
+    Columns ``sample, expected, got, difference`` (tokens), ``lag`` (samples), ``holds`` (whose
+    states), ``cause`` (``agrees`` where nothing is wrong). Missing numbers are <NA>.
+    """
+    import pandas
+
+    observed, filing = diagnosis.observed, diagnosis.filing
+    numbers = pandas.DataFrame(
+        {
+            "sample": observed.indices,
+            "expected": _known(observed.expected, observed.expected > 0),
+            "got": _known(observed.got, observed.got > 0),
+            "difference": _known(observed.got - observed.expected, observed.compared),
+            "lag": _known(filing.alignment.lags, _has_lag(diagnosis)),
+            "holds": _known(filing.holds, _has_lag(diagnosis) & (filing.holds != UNALIGNED)),
+        }
+    )
+    cause = np.full(len(observed), "agrees", object)
+    for finding in reversed(diagnosis.verdict.findings):
+        cause[np.isin(observed.indices, finding.samples)] = finding.code
+    numbers["cause"] = cause
+    return numbers[observed.got > 0].reset_index(drop=True)
+
+
+def _has_lag(diagnosis: Diagnosis) -> np.ndarray:
+    alignment = diagnosis.filing.alignment
+    return np.asarray((alignment.lags != UNALIGNED) & alignment.is_found)
+
+
+def _known(values: np.ndarray, where: np.ndarray) -> "pandas.arrays.IntegerArray":
+    import pandas
+
+    return pandas.arrays.IntegerArray(values.astype(np.int64), ~where)
+
+
+def cause_table(diagnosis: Diagnosis, shown: int = 3) -> "pandas.DataFrame":
+    """A line a cause: how many samples, which, and the first ``shown`` as examples."""
+    import pandas
+
+    numbers = sample_table(diagnosis).set_index("sample")
+    lines = []
+    for finding in diagnosis.verdict.findings:
+        examples = []
+        for index in finding.samples[:shown].tolist():
+            row = numbers.loc[index]
+            holds = "" if pandas.isna(row["holds"]) else f", holds {row['holds']}'s"
+            wanted = "?" if pandas.isna(row["expected"]) else row["expected"]
+            examples.append(f"{index}: got {row['got']}, expected {wanted}{holds}")
+        lines.append(
+            {
+                "cause": finding.code,
+                "kind": finding.cause.kind,
+                "samples": len(finding.samples),
+                "which": ranges(finding.samples, shown=4),
+                "examples": "; ".join(examples),
+            }
+        )
+    columns = ["cause", "kind", "samples", "which", "examples"]
+    return pandas.DataFrame(lines, columns=columns).set_index("cause")
+
+
+def pair_table(compared: Sequence[Compared]) -> "pandas.DataFrame":
+    """A line a pair of tokenisations: rows, rows with equal ids, and the causes of the rest."""
+    import pandas
+
+    lines = [
+        {
+            "expected": pair.expected.name,
+            "got": pair.got.name,
+            "rows": len(pair.comparisons),
+            "equal ids": len(pair.comparisons) - len(pair.differing),
+            "equal count, other ids": pair.equal_counts,
+            "causes": ", ".join(f"{c} {len(r)}" for c, r in pair.by_cause.items()) or "-",
+        }
+        for pair in compared
+    ]
+    return pandas.DataFrame(lines).set_index("expected")
+
+
+def token_cause_table(compared: Compared, shown: int = 3) -> "pandas.DataFrame":
+    """A line a cause of one pair: how many rows, and the first ``shown`` as examples."""
+    import pandas
+
+    lines = []
+    for code, rows in compared.by_cause.items():
+        reasons = [next(r for r in row.reasons if r.code == code) for row in rows[:shown]]
+        examples = [f"row {c.index}: {r.evidence}" for c, r in zip(rows, reasons, strict=False)]
+        lines.append(
+            {
+                "cause": code,
+                "kind": CATALOGUE[code].kind,
+                "rows": len(rows),
+                "examples": "; ".join(examples),
+            }
+        )
+    return pandas.DataFrame(lines, columns=["cause", "kind", "rows", "examples"]).set_index("cause")

@@ -1,0 +1,183 @@
+"""One row's two tokenisations side by side as HTML, and a widget to walk through the rows."""
+
+import html
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from hslib.diagnosis.causes import Comparison
+from hslib.diagnosis.recipes import Compared
+from hslib.diagnosis.tokens import Side, windows
+
+_KEPT = 6  # equal tokens shown on each side of a difference
+_MAX_RUN = 400  # tokens shown of one run
+_STYLE = (
+    "<style>.hs-diff{max-height:460px;overflow:auto;border:1px solid #bbb;color:#111;"
+    "background:#fff;font:13px/1.9 monospace}.hs-diff table{width:100%;border-collapse:collapse;"
+    "table-layout:fixed}.hs-diff th,.hs-diff td{text-align:left!important;vertical-align:top;"
+    "padding:2px 8px;border-bottom:1px solid #e5e5e5;overflow-wrap:anywhere;white-space:normal}"
+    ".hs-diff th{position:sticky;top:0;background:#f3f3f3}.hs-diff th:first-child,"
+    ".hs-diff td:first-child{width:5.5em;color:#555}.hs-t{padding:1px 2px;margin:0 1px;"
+    "background:#f1f1f1;border-radius:2px}.hs-a{background:#ffd9b8;border-bottom:2px solid #D55E00}"
+    ".hs-b{background:#cfe6f7;border-bottom:2px solid #0072B2}.hs-s{border:1px solid #555;"
+    "font-weight:bold}.hs-n{color:#666;font-style:italic}</style>"
+)
+
+
+def is_explored() -> bool:
+    """Whether a person has this notebook open: Jupyter's server names the session, runners
+    such as papermill and nbconvert do not."""
+    return "JPY_SESSION_NAME" in os.environ or "VSCODE_PID" in os.environ
+
+
+def diff_html(comparison: Comparison, names: tuple[str, str]) -> str:
+    """Expected on the left, got on the right; differing tokens coloured, special ones framed."""
+    a, b = comparison.pair.expected, comparison.pair.got
+    rows, a_at, b_at = [], 0, 0
+    for window in [*windows(a.ids, b.ids), None]:
+        a_next, b_next = (
+            (len(a.ids), len(b.ids)) if window is None else (window.a_start, window.b_start)
+        )
+        rows += _equal_rows(a, b, (a_at, a_next), (b_at, b_next), window is None)
+        if window is not None:
+            left = _tokens(a, window.a_start, window.a_stop, "hs-a")
+            right = _tokens(b, window.b_start, window.b_stop, "hs-b")
+            rows.append(_row(window.a_start, left, right))
+            a_at, b_at = window.a_stop, window.b_stop
+    head = "".join(
+        f"<th>{html.escape(text)}</th>"
+        for text in (
+            "position",
+            f"expected: {names[0]}, {len(a.ids)} tokens",
+            f"got: {names[1]}, {len(b.ids)} tokens",
+        )
+    )
+    return (
+        f"{_STYLE}<p><b>{html.escape(_caption(comparison))}</b></p>"
+        f"<div class='hs-diff'><table><tr>{head}</tr>{''.join(rows)}</table></div>"
+    )
+
+
+def _caption(comparison: Comparison) -> str:
+    causes = "; ".join(f"{r.code}: {r.evidence}" for r in comparison.reasons) or "the ids are equal"
+    return f"row {comparison.index}: {causes}"
+
+
+def _equal_rows(
+    a: Side, b: Side, left: tuple[int, int], right: tuple[int, int], is_last: bool
+) -> list[str]:
+    """The tokens around differences; what lies between is counted."""
+    low, high = left
+    if low == high:
+        return []
+    if high - low <= 3 * _KEPT:
+        return [_row(low, _tokens(a, low, high), _tokens(b, *right))]
+    rows = []
+    head = 0 if low == 0 else _KEPT
+    tail = 0 if is_last else _KEPT
+    if head:
+        rows.append(_row(low, _tokens(a, low, low + head), _tokens(b, right[0], right[0] + head)))
+    note = f"<span class='hs-n'>{high - low - head - tail} equal tokens</span>"
+    rows.append(_row(low + head, note, note))
+    if tail:
+        rows.append(
+            _row(high - tail, _tokens(a, high - tail, high), _tokens(b, right[1] - tail, right[1]))
+        )
+    return rows
+
+
+def _row(position: int, left: str, right: str) -> str:
+    return f"<tr><td>{position}</td><td>{left}</td><td>{right}</td></tr>"
+
+
+def _tokens(side: Side, start: int, stop: int, mark: str = "") -> str:
+    ids = side.ids[start : min(stop, start + _MAX_RUN)]
+    special = side.vocabulary.special_ids
+    parts = [
+        f"<span class='hs-t {mark}{' hs-s' * (number in special)}' title='{number}'>"
+        f"{html.escape(visible(side, number))}</span>"
+        for number in ids
+    ]
+    if stop - start > _MAX_RUN:
+        parts.append(f"<span class='hs-n'>and {stop - start - _MAX_RUN} more</span>")
+    return " ".join(parts) or "<span class='hs-n'>nothing</span>"
+
+
+def visible(side: Side, number: int) -> str:
+    """A token's text with its white space shown; the vocabulary's spelling where it has none."""
+    text = side.vocabulary.decode([number])
+    if not text or "\ufffd" in text:
+        return side.vocabulary.pieces([number])[0]
+    for plain, shown in ((" ", "·"), ("\r", "␍"), ("\n", "↵"), ("\t", "⇥")):
+        text = text.replace(plain, shown)
+    return text
+
+
+def still(compared: Sequence[Compared]) -> str:
+    """The worst row of the first pair that differs, as HTML; a sentence when none does."""
+    pair = next((pair for pair in compared if pair.differing), None)
+    worst = pair.worst() if pair else None
+    if pair is None or worst is None:
+        return "<p>All tokenisations have equal ids in all rows.</p>"
+    return diff_html(worst, (pair.expected.name, pair.got.name))
+
+
+def explorer(compared: Sequence[Compared]) -> Any:
+    """What to show in a notebook: menus of pair, cause and row, or the still picture."""
+    from IPython.display import HTML
+
+    if not is_explored():
+        return HTML(still(compared))
+    return Explorer(compared).widget
+
+
+class Explorer:
+    """Menus of pair, cause and row above the diff; each menu narrows the next."""
+
+    def __init__(self, compared: Sequence[Compared]) -> None:
+        import ipywidgets
+
+        self._compared = sorted(compared, key=lambda pair: not pair.differing)
+        style = {"description_width": "4em"}
+        wide = ipywidgets.Layout(width="98%")
+        options = [(f"{p.name} ({len(p.differing)} differ)", n)
+                   for n, p in enumerate(self._compared)]  # fmt: skip
+        self.pair = ipywidgets.Dropdown(
+            options=options, description="pair", style=style, layout=wide
+        )
+        self.cause = ipywidgets.Dropdown(description="cause", style=style)
+        self.row = ipywidgets.Dropdown(description="row", style=style)
+        self.picture = ipywidgets.HTML()
+        menus = ipywidgets.HBox([self.cause, self.row])
+        self.widget = ipywidgets.VBox([self.pair, menus, self.picture])
+        self.pair.observe(self._on_pair, "value")
+        self.cause.observe(self._on_cause, "value")
+        self.row.observe(self._on_row, "value")
+        self._on_pair()
+
+    def _chosen(self) -> Compared:
+        return self._compared[int(self.pair.value)]
+
+    def _on_pair(self, _change: object = None) -> None:
+        pair = self._chosen()
+        causes = [(f"{code} ({len(rows)})", code) for code, rows in pair.by_cause.items()]
+        self.cause.options = [("any", ""), *causes, ("equal ids", "=")]
+        self._on_cause()
+
+    def _on_cause(self, _change: object = None) -> None:
+        pair, code = self._chosen(), self.cause.value
+        if code == "=":
+            rows = [c for c in pair.comparisons if c.agrees]
+        else:
+            rows = pair.by_cause.get(code, []) if code else list(pair.differing)
+        self.row.options = [(f"row {c.index}", c.index) for c in rows]
+        worst = pair.worst(code) if code != "=" else next(iter(rows), None)
+        if worst is not None:  # said outright: a menu that was empty chooses nothing by itself
+            self.row.value = worst.index
+        self._on_row()
+
+    def _on_row(self, _change: object = None) -> None:
+        pair = self._chosen()
+        found = next((c for c in pair.comparisons if c.index == self.row.value), None)
+        names = (pair.expected.name, pair.got.name)
+        self.picture.value = diff_html(found, names) if found else "<p>no row of this kind</p>"
