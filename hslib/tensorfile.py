@@ -19,6 +19,7 @@ from hslib.errors import HslibError
 # bfloat16 has no NumPy type: its bits travel as uint16
 _NUMPY = {"BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "u1"}
 _MAX_HEADER = 1 << 20
+PAGE, LARGE = 4096, 1 << 20
 
 
 class TensorFileError(HslibError):
@@ -28,7 +29,10 @@ class TensorFileError(HslibError):
 def header_bytes(
     tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str]
 ) -> bytes:
-    """The header for ``{name: (dtype, shape)}``, tensors in that order, padded to 8 bytes."""
+    """The header for ``{name: (dtype, shape)}``, tensors in that order.
+
+    Padded to 8 bytes; to a page where the tensors are large, for maps and direct writes.
+    """
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0
     for name, (dtype, shape) in tensors.items():
@@ -40,7 +44,7 @@ def header_bytes(
         }
         offset += size
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-(8 + len(text)) % (PAGE if offset >= LARGE else 8))
     return len(text).to_bytes(8, "little") + text
 
 

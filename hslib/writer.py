@@ -7,11 +7,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hslib.errors import JobError
 from hslib.journal import Entry, Journal, journal_name
 from hslib.lock import Lock
 from hslib.manifest import Manifest, write_or_check_manifest
 from hslib.samplefile import sample_file, sample_header
+from hslib.tensorfile import LARGE, PAGE
 
 if TYPE_CHECKING:
     import xxhash
@@ -156,10 +159,14 @@ def write_file(target: Path, parts: Iterable[bytes | memoryview], suffix: str) -
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         try:
+            offset = 0
             for part in parts:
-                view = memoryview(part)
+                done = write_direct(temporary, part, offset)
+                view = memoryview(part)[done:]
+                offset += done
                 while view:
-                    view = view[os.write(fd, view) :]
+                    count = os.pwrite(fd, view, offset)
+                    view, offset = view[count:], offset + count
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -167,3 +174,28 @@ def write_file(target: Path, parts: Iterable[bytes | memoryview], suffix: str) -
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_direct(path: Path, part: bytes | memoryview, offset: int) -> int:
+    """Write a large part's whole pages past the page cache; returns the bytes written.
+
+    A dump's pages go to the disk as they are: without a second copy in memory, and without
+    driving out what others keep there. What is small, not aligned, or on a file system that
+    can't is left to the caller: 0 is returned. So is the rest when the disk gets full.
+    """
+    size = len(part) // PAGE * PAGE
+    if size < LARGE or offset % PAGE or np.frombuffer(part, np.uint8).ctypes.data % PAGE:
+        return 0
+    view, done = memoryview(part)[:size], 0
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_DIRECT)
+    except OSError:
+        return 0
+    try:
+        while done < size and done % PAGE == 0:
+            done += os.pwrite(fd, view[done:], offset + done)
+    except OSError:
+        return done // PAGE * PAGE
+    finally:
+        os.close(fd)
+    return done

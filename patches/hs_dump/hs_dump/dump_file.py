@@ -21,10 +21,15 @@ import xxhash
 from hs_dump.numbers import StateNumbers
 
 _BLOCK_BYTES = 1 << 20
+_PAGE, _LARGE = 4096, 1 << 20
 
 
 def header_bytes(num_tokens: int, num_states: int, hidden_size: int) -> bytes:
-    """The safetensors header of a dump, padded to 8 bytes; hidden_states come first."""
+    """The safetensors header of a dump; hidden_states come first.
+
+    Padded to 8 bytes, or to a page where the states are large: they can then be written to a
+    disk straight from the dump's pages.
+    """
     states = num_tokens * num_states * hidden_size * 2
     header = {
         "hidden_states": {
@@ -39,7 +44,7 @@ def header_bytes(num_tokens: int, num_states: int, hidden_size: int) -> bytes:
         },
     }
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-(8 + len(text)) % (_PAGE if states >= _LARGE else 8))
     return len(text).to_bytes(8, "little") + text
 
 
