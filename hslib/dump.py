@@ -22,7 +22,7 @@ from hslib.dataset import Sample
 from hslib.errors import DumpError
 from hslib.tensorfile import TensorFileError, open_tensors
 
-_DUMP_FILES = {"hidden_states.safetensors", "meta.json", "done", "error.json"}
+_DUMP_FILES = ("done", "error.json", "meta.json", "hidden_states.safetensors")
 _EXPONENT = 0x7F80  # a bf16 whose exponent bits are all set is inf or nan
 
 
@@ -130,7 +130,7 @@ class DumpDir:
 
     def _is_dump(self, name: str) -> bool:
         try:
-            return {entry.name for entry in os.scandir(self.root / name)} <= _DUMP_FILES
+            return {entry.name for entry in os.scandir(self.root / name)} <= set(_DUMP_FILES)
         except FileNotFoundError:  # removed meanwhile
             return False
 
@@ -141,9 +141,16 @@ class DumpDir:
     def remove(self, name: str) -> None:
         """Remove one dump. The marker goes first: a half-removed dump is never complete."""
         path = self._inside(name)
-        for part in ("done", "error.json"):
+        if os.path.islink(path) or not os.path.isdir(path):
+            return
+        for part in _DUMP_FILES:
             (path / part).unlink(missing_ok=True)
-        shutil.rmtree(path, ignore_errors=True)
+        try:
+            path.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:  # it holds more than a dump's files
+            shutil.rmtree(path, ignore_errors=True)
 
     def is_complete(self, name: str) -> bool:
         return (self.root / name / "done").exists()

@@ -154,9 +154,13 @@ def write_file(target: Path, parts: Iterable[bytes | memoryview], suffix: str) -
     Raises:
         OSError: with the temporary file removed.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}{suffix}")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    try:
+        fd = os.open(temporary, flags, 0o644)
+    except FileNotFoundError:  # the first file of its folder
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(temporary, flags, 0o644)
     try:
         try:
             offset = 0

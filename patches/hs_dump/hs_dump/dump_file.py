@@ -74,8 +74,7 @@ class DumpFile:
         self._hash, self._numbers = xxhash.xxh3_64(), StateNumbers(shape[1])
         self._dir = root / f".tmp-{os.getpid()}-{name}"
         self._fd = -1
-        shutil.rmtree(self._dir, ignore_errors=True)
-        self._dir.mkdir(mode=0o700)
+        new_directory(self._dir)
         try:
             path = self._dir / "hidden_states.safetensors"
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -124,8 +123,7 @@ class DumpFile:
         }
         (self._dir / "meta.json").write_text(json.dumps(meta))
         (self._dir / "done").touch()
-        shutil.rmtree(self.target, ignore_errors=True)
-        self._dir.rename(self.target)
+        put_in_place(self._dir, self.target)
 
     def discard(self) -> None:
         """Forget the dump and free its space."""
@@ -151,8 +149,24 @@ def bits_of(tensor: torch.Tensor) -> np.ndarray:
 def write_error(root: Path, name: str, error: dict[str, Any]) -> None:
     """Publish ``{name}/error.json`` in place of a dump."""
     temporary = root / f".tmp-{os.getpid()}-{name}.error"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(mode=0o700)
+    new_directory(temporary)
     (temporary / "error.json").write_text(json.dumps(error))
-    shutil.rmtree(root / name, ignore_errors=True)
-    temporary.rename(root / name)
+    put_in_place(temporary, root / name)
+
+
+def new_directory(path: Path) -> None:
+    """Make an empty directory; a leftover of its name goes."""
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        shutil.rmtree(path)
+        path.mkdir(mode=0o700)
+
+
+def put_in_place(directory: Path, target: Path) -> None:
+    """Let a directory appear under its name; an older one goes."""
+    try:
+        directory.rename(target)
+    except OSError:
+        shutil.rmtree(target)
+        directory.rename(target)
