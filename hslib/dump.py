@@ -141,7 +141,7 @@ class DumpDir:
     def remove(self, name: str) -> None:
         """Remove one dump. The marker goes first: a half-removed dump is never complete."""
         path = self._inside(name)
-        if os.path.islink(path) or not os.path.isdir(path):
+        if path.is_symlink() or not path.is_dir():
             return
         for part in _DUMP_FILES:
             (path / part).unlink(missing_ok=True)
