@@ -41,7 +41,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory(dir="/dev/shm") as tmp:
         folder = Path(name)
         model = tiny_models.build("llama", folder / "model")
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        path = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
         fake = subprocess.Popen(
             [sys.executable, "-c", SERVER, f"{tmp}/dumps", str(model)],
             stdout=subprocess.PIPE,

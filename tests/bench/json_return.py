@@ -25,7 +25,7 @@ from hslib import server
 
 
 def main() -> None:
-    chosen = arguments(__doc__ or "", load="wide512", rows=24, json_rows=4, turns=3)
+    chosen = arguments(__doc__ or "", load="wide512", rows=60, json_rows=4, turns=3)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         load = workload(chosen.load, folder, chosen.rows)
