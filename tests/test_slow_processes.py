@@ -222,12 +222,13 @@ def status(run: Path) -> str:
 def test_memory_does_not_grow_with_the_rows(
     llama_server: server.ServerState, model_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """A short soak: after the first tenth neither the job nor the server takes more."""
+    """A short soak on a warm server, whose pools have been touched: nothing takes more and more."""
     wanted = parameters_for(
         llama_server, model_of("llama"), tmp_path, 6000, concurrency=16, samples_per_request=8
     )
     fleet = open_fleet(wanted)
-    extract.run(extract.prepare(wanted.model_copy(update={"limit": 600}), fleet), fleet)
+    warm = wanted.model_copy(update={"limit": 3000, "run_dir": str(tmp_path / "warm")})
+    extract.run(extract.prepare(warm, fleet), fleet)
     job = start_job(wanted)
     wait_until("the first tenth", lambda: stored(wanted.run_path) > 600)
     before = memory_mb(job.pid), server_memory_mb(llama_server)
