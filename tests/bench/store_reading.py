@@ -1,16 +1,16 @@
-"""(e) The statistics of a store of wide samples against reading its files one after another.
+"""(f) Deep verification, and the statistics, of a store against reading its files one by one.
 
-    python tests/bench/statistics_pass.py --samples 64 --tokens 512
+    python tests/bench/store_reading.py --samples 256 --tokens 512
 
-Both read every byte; before each the files are dropped from the page cache. In turns; the ratio
-is the median of the turns'.
+All read every byte; before each the files are dropped from the page cache. In turns; ratios are
+the medians of the turns'.
 """
 
 import os
 import tempfile
 from pathlib import Path
 
-from common import arguments, measure, median, report
+from common import Cost, arguments, measure, median, report
 from store_copy import make_dump, store_all
 
 from hslib import stats
@@ -21,28 +21,38 @@ _READ_BYTES = 8 << 20
 
 
 def main() -> None:
-    chosen = arguments(__doc__ or "", samples=64, tokens=512, turns=5)
+    chosen = arguments(__doc__ or "", samples=64, tokens=512, turns=3)
     with tempfile.TemporaryDirectory() as folder:
         store = make_store(Path(folder), chosen.samples, chosen.tokens)
         files = [store.path / entry.file for entry in store.entries.values()]
         size = sum(path.stat().st_size for path in files)
-        reading, measuring = [], []
+        arms = {
+            "read": lambda: read(files),
+            "verify": lambda: verify(store),
+            "statistics": lambda: stats.measure(store),
+        }
+        costs: dict[str, list[Cost]] = {name: [] for name in arms}
         for _ in range(chosen.turns):
-            drop(files)
-            reading.append(measure(lambda: read(files)))
-            drop(files)
-            measuring.append(measure(lambda: stats.measure(store)))
-    ratios = [r.wall_s / m.wall_s for r, m in zip(reading, measuring, strict=True)]
-    row = {
-        "samples": chosen.samples,
-        "tokens": chosen.tokens,
-        "GB": size / 1e9,
-        "read GB/s": size / 1e9 / median([cost.wall_s for cost in reading]),
-        "statistics GB/s": size / 1e9 / median([cost.wall_s for cost in measuring]),
-        "statistics / read": median(ratios),
-        "statistics CPU s/GB": median([cost.cpu_s for cost in measuring]) / (size / 1e9),
-    }
-    report("(e) statistics of a store against reading it", [row], chosen.out)
+            for name, work in arms.items():
+                drop(files)
+                costs[name].append(measure(work))
+    rows = [
+        {
+            "arm": name,
+            "GB": size / 1e9,
+            "GB/s": size / 1e9 / median([cost.wall_s for cost in costs[name]]),
+            "of read": median(
+                [r.wall_s / c.wall_s for r, c in zip(costs["read"], costs[name], strict=True)]
+            ),
+            "CPU s/GB": median([cost.cpu_s for cost in costs[name]]) / (size / 1e9),
+        }
+        for name in arms
+    ]
+    report("(f) verifying and measuring a store against reading it", rows, chosen.out)
+
+
+def verify(store: Store) -> None:
+    assert store.verify(deep=True).clean
 
 
 def make_store(folder: Path, samples: int, tokens: int) -> Store:
