@@ -195,7 +195,7 @@ def _render(nb: Any, content: _Content) -> str:
         extra_template_basedirs=[str(_TEMPLATES)],
         exclude_input_prompt=True,
         exclude_output_prompt=True,
-        exclude_anchor_links=True,
+        anchor_link_text="",  # headings keep their ids, for the contents list
         embed_images=True,
     )
     style = (_TEMPLATES / "report/style.css").read_text()
