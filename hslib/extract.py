@@ -4,6 +4,7 @@ Workers share the feed, the store's writer and the progress; each belongs to one
 lane. What an outcome means is decided by :func:`verdict`, a function of values.
 """
 
+import functools
 import itertools
 import secrets
 import threading
@@ -135,12 +136,14 @@ class Extraction:
         """
         try:
             lane.await_return(error, lambda: self._feed.closed)
+            self._feed.resume(lane.budget)
         except (JobError, ServerError) as gone:
             with self._lock:
                 others = [other for other in self._lanes if other is not lane]
                 if not others:
                     raise
                 self._lanes = others
+            self._feed.resume(lane.budget, give_up=True)
             self._progress.log.error("going on with %d other server(s): %s", len(others), gone)
 
     def _handle(self, lane: Lane, group: list[Sample]) -> dict[int, Exception]:
@@ -148,7 +151,8 @@ class Extraction:
 
         Returns the samples whose server went away, by index, with the error.
         """
-        errors, away = self._try(lane, group), {}
+        answered = functools.partial(self._feed.answered, group, lane.budget)
+        errors, away = self._try(lane, group, answered), {}
         for sample in group:
             error = errors.get(sample.index)
             if error is not None and verdict(error) != "wait":
@@ -176,7 +180,12 @@ class Extraction:
         self._record_failure(sample, error)
         return True
 
-    def _try(self, lane: Lane, group: Sequence[Sample]) -> dict[int, Exception]:
+    def _try(
+        self,
+        lane: Lane,
+        group: Sequence[Sample],
+        on_answer: Callable[[], None] = lambda: None,
+    ) -> dict[int, Exception]:
         """One request under new ids; what earlier tries of its samples left is cleared."""
         rids = []
         for sample in group:
@@ -184,7 +193,7 @@ class Extraction:
             lane.dumps.clear(tried)
             tried.append(request_id(sample, next(self._numbers)))
             rids.append(tried[-1])
-        return lane.send(group, rids)
+        return lane.send(group, rids, on_answer)
 
     def _try_again(self, lane: Lane, sample: Sample, error: Exception | None) -> Exception | None:
         """Retry one sample with growing pauses; record it as failed when nothing helps.

@@ -14,18 +14,27 @@ _DUMP_OVERHEAD_BYTES = 512  # header and small files, as the plugin counts them
 
 
 class Budget:
-    """Bytes of one dump directory that requests in flight may need.
+    """What one server may be asked for at once: requests, and bytes of its dump directory.
 
-    ``turn`` is held by the one worker of a server that has taken a group and waits for room.
+    A request counts until it is answered, so that the server has work while its dumps are
+    stored; its bytes count until they are. ``turn`` is held by the one worker that has taken a
+    group and waits for room.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, most_requests: int) -> None:
         self.limit_bytes, self.held_bytes = limit_bytes, 0
+        self.most_requests, self.unanswered = most_requests, set[int]()
+        self.is_away = False  # whoever has noticed waits for the server; nobody else asks it
+        self.is_over = False  # it was given up
         self.turn = threading.Lock()
 
     def fits(self, size_bytes: int) -> bool:
         """A request larger than the whole budget goes alone."""
         return not self.held_bytes or self.held_bytes + size_bytes <= self.limit_bytes
+
+    def is_busy(self) -> bool:
+        """As many requests are unanswered as may be, or the server is away."""
+        return self.is_away or len(self.unanswered) >= self.most_requests
 
 
 class Feed:
@@ -65,6 +74,12 @@ class Feed:
     def next(self, budget: Budget) -> list[Sample] | None:
         """The next group, counted against ``budget``; None when there will be none any more."""
         with budget.turn:
+            # before a group is taken: a server that hangs must not sit on more than it was asked
+            with self._changed:
+                while budget.is_busy() and not (self.closed or budget.is_over):
+                    self._changed.wait(1.0)
+            if budget.is_over:
+                return None
             with self._order:
                 group = self._take()
             if group is None:
@@ -76,6 +91,7 @@ class Feed:
                 if self.closed:
                     return None
                 budget.held_bytes += size
+                budget.unanswered.add(id(group))
                 self._in_flight += 1
             return group
 
@@ -98,10 +114,24 @@ class Feed:
         tokens = sum(sample.num_tokens for sample in group)
         return tokens * self._bytes_per_token + len(group) * _DUMP_OVERHEAD_BYTES
 
-    def release(self, group: list[Sample], budget: Budget, unfinished: list[Sample]) -> None:
-        """A group is through; ``unfinished`` of it go to whoever asks next."""
+    def answered(self, group: list[Sample], budget: Budget) -> None:
+        """The server has done with the group's request; another may be sent."""
         with self._changed:
+            budget.unanswered.discard(id(group))
+            self._changed.notify_all()
+
+    def resume(self, budget: Budget, give_up: bool = False) -> None:
+        """A server that was away is back, or was given up."""
+        with self._changed:
+            budget.is_away, budget.is_over = False, give_up
+            self._changed.notify_all()
+
+    def release(self, group: list[Sample], budget: Budget, unfinished: list[Sample]) -> None:
+        """A group is through; ``unfinished`` of it, whose server is away, go to who asks next."""
+        with self._changed:
+            budget.is_away |= bool(unfinished)
             budget.held_bytes -= self.size_bytes(group)
+            budget.unanswered.discard(id(group))
             self._in_flight -= 1
             # one by one: company must not hide which of them its server can't survive
             self._returned.extend([sample] for sample in unfinished)

@@ -36,15 +36,21 @@ class Lane:
         self.dumps = DumpDir(serving.dump_path)
         self.client = serving.client(parameters.request_timeout_s)
         free = int(self.dumps.free_bytes() * _BUDGET_SHARE)
-        self.budget = Budget(min(free, serving.proof.plugin.budget_bytes or free))
-        self._in_flight = threading.Semaphore(parameters.concurrency)
+        bytes_at_once = min(free, serving.proof.plugin.budget_bytes or free)
+        self.budget = Budget(bytes_at_once, parameters.concurrency)
+        self._in_flight = threading.Semaphore(parameters.concurrency)  # retries count too
         self._asking = threading.Lock()
 
-    def send(self, group: Sequence[Sample], rids: Sequence[str]) -> dict[int, Exception]:
+    def send(
+        self,
+        group: Sequence[Sample],
+        rids: Sequence[str],
+        on_answer: Callable[[], None] = lambda: None,
+    ) -> dict[int, Exception]:
         """One request; the samples that did not come through, by index, with their errors.
 
-        Waits while ``concurrency`` requests are in flight. A request whose answer has come is
-        no longer one, so that the server has work while its dumps are stored.
+        Args:
+            on_answer: called when the server has answered, before anything is stored.
         """
         if self._parameters.scan_scope == "directory":
             return self._clear_and_scan(group[0])
@@ -55,6 +61,7 @@ class Lane:
                 self.client.prefill([sample.input_ids for sample in group], rids)
         except RequestError as error:
             return {sample.index: error for sample in group}
+        on_answer()
         errors: dict[int, Exception] = {}
         for sample, rid in zip(group, rids, strict=True):
             try:

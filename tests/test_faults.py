@@ -498,20 +498,30 @@ def test_shards_that_are_planned_together_do_not_stop_each_other(parameters: Any
 def test_dumps_of_failed_and_late_tries_do_not_pile_up_while_the_job_runs(
     fake: FakeServer, parameters: Any
 ) -> None:
+    """Looked at before each try of the sample, and once it has failed for good."""
     seen: list[list[str]] = []
+    wanted = parameters(concurrency=2, samples_per_request=1)
+
+    def look() -> None:
+        seen.append([p.name for p in fake.dumps.glob("hs-2-*")])
 
     def misbehave(rid: str, ids: np.ndarray, _attempt: int) -> int | None:
         if rid.startswith("hs-2-"):
+            look()
             fake.dump(rid, ids[::-1].copy())
             return NO_DUMP
         if rid.startswith("hs-11-"):
-            seen.append([p.name for p in fake.dumps.glob("hs-2-*")])
+            log = wanted.run_path / "extraction.log"
+            while "[2] failed" not in log.read_text():
+                time.sleep(0.02)
+            time.sleep(0.2)
+            look()
         return None
 
     fake.misbehave = misbehave
-    result = run(parameters(concurrency=1, samples_per_request=1))
+    result = run(wanted)
     assert list(result.failed) == [2]
-    assert seen == [[]]
+    assert seen == [[]] * (wanted.max_attempts + 1)
 
 
 def test_an_interrupt_waits_for_what_is_in_flight(fake: FakeServer, parameters: Any) -> None:
@@ -564,19 +574,19 @@ def test_rows_that_are_stored_and_rejected_now_are_refused(parameters: Any, tmp_
 def test_a_full_disk_stops_the_job_and_what_was_committed_stays(
     parameters: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = os.write
+    write = os.pwrite
     written = 0
 
-    def full(fd: int, data: Any) -> int:
+    def full(fd: int, data: Any, offset: int) -> int:
         nonlocal written
         if len(data) > 4000 and "samples" in str(Path(f"/proc/self/fd/{fd}").readlink()):
             written += 1
             if written > 5:
                 raise OSError(28, "No space left on device")
-        return write(fd, data)
+        return write(fd, data, offset)
 
     with monkeypatch.context() as patch:
-        patch.setattr("hslib.writer.os.write", full)
+        patch.setattr("hslib.writer.os.pwrite", full)
         with pytest.raises(OSError, match="No space left"):
             run(parameters())
     store = Store(parameters().store_path)

@@ -1,6 +1,7 @@
 """The feed: order, byte budgets, and groups that come back."""
 
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +36,7 @@ def indices(group: Any) -> list[int]:
 
 
 def test_groups_come_in_order_and_end(feed_of: Any) -> None:
-    feed, budget = feed_of(5, 5, 5, samples_per_request=2), Budget(10**9)
+    feed, budget = feed_of(5, 5, 5, samples_per_request=2), Budget(10**9, 99)
     groups = [feed.next(budget), feed.next(budget)]
     assert [indices(group) for group in groups] == [[0, 1], [2]]
     for group in groups:
@@ -53,7 +54,7 @@ def waits(feed: Feed, budget: Budget) -> tuple[threading.Thread, list[Any]]:
 
 
 def test_a_group_waits_until_it_fits_and_is_not_overtaken(feed_of: Any) -> None:
-    feed, budget = feed_of(10, 80, 1), Budget(9_000)
+    feed, budget = feed_of(10, 80, 1), Budget(9_000, 99)
     first = feed.next(budget)
     thread, got = waits(feed, budget)  # 80 tokens do not fit beside the first
     small_thread, small = waits(feed, budget)  # one token would, but it is not its turn
@@ -68,7 +69,7 @@ def test_a_group_waits_until_it_fits_and_is_not_overtaken(feed_of: Any) -> None:
 
 
 def test_a_group_larger_than_the_whole_budget_goes_alone(feed_of: Any) -> None:
-    feed, budget = feed_of(200, 5), Budget(9_000)
+    feed, budget = feed_of(200, 5), Budget(9_000, 99)
     large = feed.next(budget)
     assert indices(large) == [0]
     thread, got = waits(feed, budget)
@@ -80,7 +81,7 @@ def test_a_group_larger_than_the_whole_budget_goes_alone(feed_of: Any) -> None:
 
 def test_one_request_never_needs_more_than_fits_at_once(feed_of: Any) -> None:
     feed = feed_of(*[50] * 8, most_bytes=104 * 120, samples_per_request=8)
-    budget = Budget(10**9)
+    budget = Budget(10**9, 99)
     sizes = []
     while (group := feed.next(budget)) is not None:
         sizes.append(len(group))
@@ -89,7 +90,7 @@ def test_one_request_never_needs_more_than_fits_at_once(feed_of: Any) -> None:
 
 
 def test_a_full_server_does_not_hold_up_another(feed_of: Any) -> None:
-    feed, slow, quick = feed_of(50, 50, 50), Budget(6_000), Budget(10**9)
+    feed, slow, quick = feed_of(50, 50, 50), Budget(6_000, 99), Budget(10**9, 99)
     feed.next(slow)
     thread, got = waits(feed, slow)
     assert got == []
@@ -99,7 +100,7 @@ def test_a_full_server_does_not_hold_up_another(feed_of: Any) -> None:
 
 
 def test_what_comes_back_goes_out_again_one_by_one_and_nobody_leaves_before(feed_of: Any) -> None:
-    feed, budget = feed_of(5, 5, samples_per_request=2), Budget(10**9)
+    feed, budget = feed_of(5, 5, samples_per_request=2), Budget(10**9, 99)
     group = feed.next(budget)
     thread, got = waits(feed, budget)  # nothing is left, but the group may come back
     assert got == []
@@ -107,11 +108,57 @@ def test_what_comes_back_goes_out_again_one_by_one_and_nobody_leaves_before(feed
     feed.release(group, budget, group)
     thread.join(5)
     assert indices(got[0]) == [0]
+    assert budget.is_busy(), "its server is away"
+    feed.resume(budget)
     assert indices(feed.next(budget)) == [1]
 
 
+def test_a_server_that_was_given_up_is_handed_nothing(feed_of: Any) -> None:
+    feed, gone, other = feed_of(5, 5), Budget(10**9, 99), Budget(10**9, 99)
+    group = feed.next(gone)
+    feed.release(group, gone, group)
+    thread, got = waits(feed, gone)
+    assert thread.is_alive()
+    feed.resume(gone, give_up=True)
+    thread.join(5)
+    assert got == [None]
+    assert indices(feed.next(other)) == [0]
+
+
 def test_a_closed_feed_hands_out_nothing(feed_of: Any) -> None:
-    feed, budget = feed_of(5, 5), Budget(10**9)
+    feed, budget = feed_of(5, 5), Budget(10**9, 99)
     feed.next(budget)
     feed.close()
     assert feed.next(budget) is None
+
+
+def test_an_answered_request_makes_room_for_another_before_it_is_stored(feed_of: Any) -> None:
+    feed, budget = feed_of(5, 5, 5, samples_per_request=1), Budget(10**9, 1)
+    first = feed.next(budget)
+    assert first is not None
+    assert budget.is_busy()
+    feed.answered(first, budget)
+    feed.answered(first, budget)
+    second = feed.next(budget)
+    assert second is not None
+    assert second != first
+    feed.release(first, budget, [])
+    assert budget.is_busy(), "the second is still unanswered"
+    feed.release(second, budget, [])
+    assert not budget.is_busy()
+    assert budget.held_bytes == 0
+
+
+def test_a_busy_server_takes_no_group_that_another_could_have(feed_of: Any) -> None:
+    feed, busy, free = feed_of(5, 5, samples_per_request=1), Budget(10**9, 1), Budget(10**9, 1)
+    first = feed.next(busy)
+    assert first is not None
+    waiting = threading.Thread(target=feed.next, args=(busy,), daemon=True)
+    waiting.start()
+    time.sleep(0.1)
+    second = feed.next(free)
+    assert second is not None
+    assert [s.index for s in second] == [1]
+    feed.close()
+    waiting.join(5)
+    assert not waiting.is_alive()

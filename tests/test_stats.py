@@ -344,6 +344,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_store(tmp_path: Path) -> None:
     """20,000 samples, 350 MB in all, against 200 of them, each in its own process."""
     rows = made_up_rows(40)

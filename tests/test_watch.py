@@ -57,10 +57,10 @@ def test_a_view_tells_progress_failures_by_reason_and_disk_left() -> None:
 
 
 def test_a_job_that_stopped_telling_is_dead_and_not_at_work() -> None:
-    assert watch.is_at_work(state(), 1005.0)
-    assert not watch.is_dead(state(), 1005.0)
-    assert watch.is_dead(state(), 1100.0)
-    assert not watch.is_at_work(state(), 1100.0)
+    assert watch.is_at_work(state(), 1003.0)
+    assert not watch.is_dead(state(), 1003.0)
+    assert watch.is_dead(state(), 1005.0), "within five seconds"
+    assert not watch.is_at_work(state(), 1005.0)
     assert watch.facts(state(), 1100.0)[0] == ("job", "DEAD (process 7 stopped telling 100 s ago)")
     assert not watch.is_dead(state(state="finished"), 1100.0)
     assert not watch.is_at_work(None, 0.0)
