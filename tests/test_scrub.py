@@ -39,7 +39,7 @@ SCRUBBER = Scrubber.of_this_machine(
         ("on gpu-17, GPU-17 and n3.cluster.local", f"on {HOST}, {HOST} and {HOST}"),
         ("2001:db8:0:1:2:3:4:5 fe80::1", f"{HOST} {HOST}"),
         ("ann@gpu-17:~$", f"{HOST}:~$"),
-        ("/home/ann/runs /Users/Ann/x /root/.cache", "~/runs ~/x ~/.cache"),
+        ("/home/ann/runs /Users/Ann/x /" + "root/.cache", "~/runs ~/x ~/.cache"),
         ("/srv/people/ann/kit, /srv/people/anna", "~/kit, /srv/people/anna"),
     ],
 )
