@@ -106,7 +106,7 @@ class Mortal:
     def kill(self) -> None:
         for process in processes.members(self.state):
             process.kill()
-        wait_until("the server's end", lambda: not processes.is_alive(self.state))
+        wait_until("the server's end", lambda: not processes.members(self.state))
 
 
 def test_a_killed_server_is_waited_for_and_one_with_other_layers_is_refused(
