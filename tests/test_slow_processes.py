@@ -5,6 +5,7 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -95,7 +96,10 @@ class Mortal:
     """A real server at a fixed port that is killed, and started again with other layers."""
 
     def __init__(self, model: Path, folder: Path) -> None:
-        self._values = {"run_dir": str(folder / "server"), "model_path": str(model)}
+        self._values: dict[str, object] = {
+            "run_dir": str(folder / "server"),
+            "model_path": str(model),
+        }
         self.start("1,3,5")
 
     def start(self, layers: str) -> None:
@@ -106,7 +110,12 @@ class Mortal:
     def kill(self) -> None:
         for process in processes.members(self.state):
             process.kill()
-        wait_until("the server's end", lambda: not processes.members(self.state))
+        wait_until("the server's end", self._has_left_its_port)  # threads may outlive a leader
+
+    def _has_left_its_port(self) -> bool:
+        with socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            return tried.connect_ex(("127.0.0.1", int(str(self._values["port"])))) != 0
 
 
 def test_a_killed_server_is_waited_for_and_one_with_other_layers_is_refused(
