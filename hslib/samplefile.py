@@ -70,7 +70,8 @@ def check_file(store: Path, entry: Entry, manifest: Manifest, deep: bool) -> Fau
         return fault("exists", "the file is gone")
     except TensorFileError as error:
         return fault("readable", str(error))
-    if file.header != sample_header(entry, manifest):
+    # padding may differ between versions of this kit; the sizes and the checksum hold it in place
+    if file.header[8:].rstrip(b" ") != sample_header(entry, manifest)[8:].rstrip(b" "):
         return fault("header", "not the header that its journal line implies")
     checksum = xxhash.xxh3_64_hexdigest(file.data.data)
     if checksum != entry.checksum:

@@ -262,6 +262,22 @@ def test_a_flipped_bit_anywhere_is_found_by_deep_verification(tmp_path: Path, wh
     assert [fault.index for fault in report.faults] == [1]
 
 
+def test_a_header_that_was_padded_otherwise_is_the_same_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("hslib.tensorfile.LARGE", 0)  # every file's tensors begin at a page
+        store_samples(tmp_path / "store", [random_sample(0, 5)])
+    store = Store(tmp_path / "store")
+    assert store.entries[0].size_bytes > 4096
+    assert store.verify(deep=True).clean
+    path = store.path / store.entries[0].file
+    data = bytearray(path.read_bytes())
+    data[4000] ^= 1  # in the padding
+    path.write_bytes(data)
+    assert [fault.check for fault in store.verify(deep=True).faults] == ["header"]
+
+
 def test_missing_and_cut_files_are_found_by_size(tmp_path: Path) -> None:
     store_samples(tmp_path / "store", [random_sample(i, 6) for i in range(3)])
     folder = tmp_path / "store/samples/00000"
