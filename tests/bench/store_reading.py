@@ -1,6 +1,6 @@
 """(f) Deep verification, and the statistics, of a store against reading its files one by one.
 
-    python tests/bench/store_reading.py --samples 256 --tokens 512
+    python tests/bench/store_reading.py --samples 224 --tokens 512
 
 All read every byte; before each the files are dropped from the page cache. In turns; ratios are
 the medians of the turns'.
@@ -21,7 +21,7 @@ _READ_BYTES = 8 << 20
 
 
 def main() -> None:
-    chosen = arguments(__doc__ or "", samples=64, tokens=512, turns=3)
+    chosen = arguments(__doc__ or "", samples=224, tokens=512, turns=3)
     with tempfile.TemporaryDirectory() as folder:
         store = make_store(Path(folder), chosen.samples, chosen.tokens)
         files = [store.path / entry.file for entry in store.entries.values()]
