@@ -12,7 +12,7 @@ import xxhash
 from hslib.config import ExtractionParameters
 from hslib.dataset import Sample
 from hslib.dump import Dump, DumpDir, validate
-from hslib.errors import DumpError, JobError, RequestError
+from hslib.errors import DumpError, JobError, RequestError, ServerError
 from hslib.feed import Budget
 from hslib.serving import Serving
 
@@ -154,6 +154,9 @@ class Lane:
             return False
         try:
             self.serving.prove_again()
-        except RequestError:
+        except (RequestError, ServerError) as error:
+            # a dying server may answer once more, and be gone when it is asked for the proof
+            if isinstance(error, ServerError) and not error.fields.get("down"):
+                raise
             return False
         return True

@@ -315,6 +315,28 @@ def test_a_server_that_comes_back_is_waited_for(fake: FakeServer, parameters: An
     assert_store_is_right(parameters().store_path)
 
 
+def test_a_server_that_dies_while_it_is_proven_again_is_waited_for(
+    fake: FakeServer, parameters: Any
+) -> None:
+    """It answered /health once more, and was gone when the canary came."""
+    dropped: list[str] = []
+
+    def misbehave(rid: str, *_: Any) -> int | None:
+        is_canary = "-999999999-" in rid
+        if (dropped and is_canary and len(dropped) < 3) or (not dropped and not is_canary):
+            dropped.append(rid)
+            return DROP
+        return None
+
+    wanted = parameters()
+    fleet = open_fleet(wanted)
+    job = extract.prepare(wanted, fleet)
+    fake.misbehave = misbehave
+    assert extract.run(job, fleet).is_whole
+    assert len(dropped) == 3
+    assert_store_is_right(parameters().store_path)
+
+
 def test_another_model_that_comes_back_is_refused_with_the_fields(
     fake: FakeServer, parameters: Any
 ) -> None:
