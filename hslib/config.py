@@ -114,6 +114,11 @@ class ExtractionParameters(Parameters):
     was stored stop the job, or are extracted again. ``samples_per_request``: short rows share
     a request up to this many, or ``tokens_per_request`` tokens. ``server_wait_s``: how long a
     server that went away may take to come back.
+
+    ``ray_address``: empty = the job runs in this process; ``local`` = on a Ray started here, else
+    on the cluster at that address, with ``num_replicas`` servers, each started where its GPUs
+    are. ``tp_size``, ``context_length`` (tokens, 0 = the model's own) and ``extra_args`` are for
+    servers that the job starts.
     """
 
     dataset_path: str = ""
@@ -122,6 +127,11 @@ class ExtractionParameters(Parameters):
     server_url: str | list[str] = ""
     dump_dir: str | list[str] = ""
     store_dir: str = ""
+    ray_address: str = ""
+    num_replicas: int = Field(1, ge=1)
+    tp_size: int = Field(1, ge=1)
+    context_length: int = Field(0, ge=0)
+    extra_args: list[str] = Field(default_factory=list)
     scan_scope: Literal["request", "directory"] = "request"
     concurrency: int = Field(16, ge=1, le=1024)
     max_tokens: int = Field(0, ge=0)
@@ -171,6 +181,25 @@ class ExtractionParameters(Parameters):
                 f"dump_dir has {len(self.dump_dir)} entries, server_url {len(self.server_urls)}: "
                 "name one for each, or one that all share"
             )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _a_cluster_starts_its_own_servers(self) -> Self:
+        if self.num_replicas > 1 and not self.ray_address:
+            raise ValueError(
+                f"num_replicas = {self.num_replicas} needs a ray_address ('local', or a cluster's)"
+            )
+        if self.ray_address and self.server_urls:
+            raise ValueError(
+                "ray_address and server_url exclude each other: a cluster's replicas start their "
+                "own servers"
+            )
+        if self.ray_address and isinstance(self.dump_dir, list):
+            raise ValueError(
+                "with a ray_address name one dump_dir, below which each replica has one"
+            )
+        if self.ray_address and self.scan_scope == "directory":
+            raise ValueError('scan_scope "directory" is for servers that somebody else runs')
         return self
 
     @property

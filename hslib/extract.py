@@ -1,272 +1,42 @@
-"""The loop: requests -> validated dumps -> store, in parallel, resumable.
+"""A job from its parameters to its result; resumable at any point."""
 
-Workers share the feed, the store's writer and the progress; each belongs to one server's
-lane. What an outcome means is decided by :func:`verdict`, a function of values.
-"""
-
-import functools
-import itertools
-import secrets
-import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Literal
 
-import tenacity
-import xxhash
-
-from hslib.dataset import Sample
-from hslib.dump import Dump, DumpDir, request_id
-from hslib.errors import DumpError, HslibError, JobError, RequestError, ServerError
-from hslib.feed import Feed
+from hslib import cluster, serving
+from hslib.cluster import Cluster
+from hslib.config import ExtractionParameters
+from hslib.driver import Driver
+from hslib.engine import Engine
+from hslib.errors import JobError
 from hslib.job import Job, Result, open_writer, prepare, result_of
 from hslib.journal import Entry, Ledger
-from hslib.lane import Lane
-from hslib.lock import Lock
 from hslib.plan import in_shard
 from hslib.progress import Progress, ProgressState
 from hslib.serving import Fleet
 from hslib.store import Store
 from hslib.writer import StoreWriter
 
-__all__ = ["Job", "Result", "prepare", "run", "verdict"]
-
-_MOST_STORING = 8  # workers beyond those whose requests are in flight
-_RUNS = 10**9  # request ids of two runs differ by a random number below this
-
-Verdict = Literal["retry", "fail", "wait", "stop"]
+__all__ = ["Job", "Result", "open_servers", "prepare", "run"]
 
 
-def verdict(error: BaseException) -> Verdict:
-    """What an error of one try means. Pure.
+def open_servers(
+    parameters: ExtractionParameters, on_progress: Callable[[str], None] = lambda _line: None
+) -> Fleet | Cluster:
+    """The servers of a job, proven: this host's, or with a ``ray_address`` a cluster's.
 
-    ``wait``: the server is away, which is no fault of the sample. ``stop``: no sample can
-    succeed now (a full disk, a server that serves something else).
+    Raises:
+        ServerError: one can't be started, reached or trusted, or serves something else.
     """
-    if isinstance(error, RequestError):
-        if error.fields.get("down"):
-            return "wait"
-        return "retry" if error.fields.get("retry") else "fail"
-    if isinstance(error, DumpError):
-        return "retry"
-    return "stop"
+    if parameters.ray_address:
+        return cluster.open_cluster(parameters, on_progress)
+    return serving.open_fleet(parameters, on_progress)
 
 
-class Extraction:
-    """Runs one job. :func:`run` is the way in."""
-
-    def __init__(self, job: Job, fleet: Fleet, writer: StoreWriter, progress: Progress) -> None:
-        parameters = job.parameters
-        self._parameters, self._writer, self._progress = parameters, writer, progress
-        self._lanes = [Lane(member, parameters, self._deliver) for member in fleet.members]
-        self._feed = Feed(job, min(lane.budget.limit_bytes for lane in self._lanes))
-        # a killed run's requests may still be in the server: ids must not repeat between runs
-        self._numbers = itertools.count(secrets.randbelow(_RUNS) * 1000)
-        self._tried: defaultdict[int, list[str]] = defaultdict(list)
-        self._times_away: Counter[int] = Counter()
-        self._in_a_row = 0  # failed samples since the last stored one
-        self._fatal: BaseException | None = None
-        self._aborted = threading.Event()
-        # as many as may be in flight, and some to store what has come back
-        storing = min(parameters.concurrency, _MOST_STORING)
-        single = parameters.scan_scope == "directory"
-        count = 1 if single else parameters.concurrency + storing
-        workers = [lane for _ in range(count) for lane in self._lanes]
-        self._lock = threading.Lock()
-        self._working = len(workers)  # workers that have not ended
-        self._threads = [
-            threading.Thread(target=self._work, args=(lane,), name="hslib-worker", daemon=True)
-            for lane in workers
-        ]
-
-    def run(self) -> bool:
-        """Work until the feed is empty; False when an interrupt ended it early.
-
-        A second interrupt abandons what is in flight and is raised.
-
-        Raises:
-            HslibError, OSError: what no sample could survive; in-flight work is finished first.
-        """
-        for thread in self._threads:
-            thread.start()
-        interrupted = False
-        # not Thread.join: an interrupt in it makes Python 3.11 take a live thread for a dead one
-        while self._working:
-            try:
-                time.sleep(0.02)
-            except KeyboardInterrupt:
-                self._feed.close()
-                if interrupted:
-                    self._aborted.set()
-                    raise
-                interrupted = True
-                self._progress.log.warning("interrupted: finishing what is in flight")
-        if self._fatal is not None:
-            raise self._fatal
-        return not interrupted
-
-    def _work(self, lane: Lane) -> None:
-        try:
-            while lane in self._lanes:
-                group = self._feed.next(lane.budget)
-                if group is None:
-                    return
-                away: dict[int, Exception] = {}
-                try:
-                    away = self._handle(lane, group)
-                finally:
-                    back = [sample for sample in group if sample.index in away]
-                    self._feed.release(group, lane.budget, back)
-                if away:
-                    self._await(lane, next(iter(away.values())))
-        except BaseException as error:
-            self._fatal = self._fatal or error
-            self._feed.close()
-        finally:
-            with self._lock:
-                self._working -= 1
-
-    def _await(self, lane: Lane, error: Exception) -> None:
-        """Wait for a lane's server; a lane whose server stays away is given up if others work.
-
-        Raises:
-            JobError, ServerError: it was the last one.
-        """
-        try:
-            lane.await_return(error, lambda: self._feed.closed)
-            self._feed.resume(lane.budget)
-        except (JobError, ServerError) as gone:
-            with self._lock:
-                others = [other for other in self._lanes if other is not lane]
-                if not others:
-                    raise
-                self._lanes = others
-            self._feed.resume(lane.budget, give_up=True)
-            self._progress.log.error("going on with %d other server(s): %s", len(others), gone)
-
-    def _handle(self, lane: Lane, group: list[Sample]) -> dict[int, Exception]:
-        """One request for the group; whoever failed in it is tried again alone.
-
-        Returns the samples whose server went away, by index, with the error.
-        """
-        answered = functools.partial(self._feed.answered, group, lane.budget)
-        errors, away = self._try(lane, group, answered), {}
-        for sample in group:
-            error = errors.get(sample.index)
-            if error is not None and verdict(error) != "wait":
-                # a refusal of several samples does not say which of them is meant
-                refused_together = len(group) > 1 and verdict(error) == "fail"
-                error = self._try_again(lane, sample, None if refused_together else error)
-            if error is None or self._is_to_blame(sample, error, len(group)):
-                self._forget_tries(lane, sample)
-            else:
-                away[sample.index] = error
-        return away
-
-    def _forget_tries(self, lane: Lane, sample: Sample) -> None:
-        """A sample has its outcome: what its other tries left takes up room no longer."""
-        tried = self._tried.pop(sample.index, [])
-        if len(tried) > 1 or sample.index in self._times_away:
-            lane.dumps.clear(tried)
-
-    def _is_to_blame(self, sample: Sample, error: Exception, company: int) -> bool:
-        """Record a sample as failed whose server goes away whenever it is asked for it alone."""
-        self._progress.log.warning("[%d] no answer: %s", sample.index, error)
-        self._times_away[sample.index] += company == 1
-        if self._times_away[sample.index] < self._parameters.max_attempts:
-            return False
-        self._record_failure(sample, error)
-        return True
-
-    def _try(
-        self,
-        lane: Lane,
-        group: Sequence[Sample],
-        on_answer: Callable[[], None] = lambda: None,
-    ) -> dict[int, Exception]:
-        """One request under new ids; what earlier tries of its samples left is cleared."""
-        rids = []
-        for sample in group:
-            tried = self._tried[sample.index]
-            lane.dumps.clear(tried)
-            tried.append(request_id(sample, next(self._numbers)))
-            rids.append(tried[-1])
-        return lane.send(group, rids, on_answer)
-
-    def _try_again(self, lane: Lane, sample: Sample, error: Exception | None) -> Exception | None:
-        """Retry one sample with growing pauses; record it as failed when nothing helps.
-
-        Args:
-            error: of its first try; None to try alone before judging.
-
-        Returns:
-            None when the sample has its outcome, the error when its server went away.
-        """
-        retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(self._parameters.max_attempts),
-            wait=tenacity.wait_exponential_jitter(multiplier=0.2, max=10.0),
-            retry=tenacity.retry_if_exception(lambda e: verdict(e) == "retry"),
-            reraise=True,
-        )
-        try:
-            for attempt in retrying:
-                with attempt:
-                    if error is None:
-                        error = self._try(lane, [sample]).get(sample.index)
-                    if error is None or verdict(error) == "wait":
-                        return error
-                    number = len(self._tried[sample.index])
-                    self._progress.log.warning("[%d] try %d: %s", sample.index, number, error)
-                    last, error = error, None
-                    raise last
-        except (RequestError, DumpError) as final:
-            self._record_failure(sample, final)
-        return None
-
-    def _deliver(
-        self, sample: Sample, dump: Dump, states_hash: "xxhash.xxh3_64", latency_s: float
-    ) -> None:
-        """Store and commit a validated dump."""
-        if self._aborted.is_set():
-            raise JobError("aborted before the sample was stored", index=sample.index)
-        tries = max(1, len(self._tried[sample.index]))
-        entry = self._writer.put(sample, dump, states_hash, tries, latency_s)
-        self._in_a_row = 0
-        self._progress.stored(sample.index, sample.num_tokens, entry.size_bytes, latency_s)
-
-    def _record_failure(self, sample: Sample, error: BaseException) -> None:
-        reason = str(error)
-        check = error.fields.get("check") if isinstance(error, HslibError) else None
-        self._writer.record(_failure(sample, reason, len(self._tried[sample.index])))
-        self._progress.failed(
-            sample.index, sample.num_tokens, str(check or type(error).__name__), reason
-        )
-        self._in_a_row += 1
-        if self._in_a_row >= self._parameters.max_failures_in_a_row:
-            raise JobError(
-                f"{self._in_a_row} samples in a row failed; the last: {reason}",
-                index=sample.index,
-                fix="remove the cause, then run again with retry_failed = True",
-            )
-
-
-def _failure(sample: Sample, reason: str, attempts: int) -> Entry:
-    return Entry(
-        index=sample.index,
-        id=sample.id,
-        status="failed",
-        num_tokens=sample.num_tokens,
-        digest=sample.digest,
-        mask_digest=sample.mask_digest,
-        attempts=attempts,
-        reason=reason,
-        finished_at=time.time(),
-    )
-
-
-def run(job: Job, fleet: Fleet, show: Callable[[ProgressState], None] | None = None) -> Result:
+def run(
+    job: Job, servers: Fleet | Cluster, show: Callable[[ProgressState], None] | None = None
+) -> Result:
     """Extract what the plan says is to do; resumable at any point.
 
     Args:
@@ -277,11 +47,9 @@ def run(job: Job, fleet: Fleet, show: Callable[[ProgressState], None] | None = N
     """
     parameters, plan = job.parameters, job.plan
     with ExitStack() as held:
-        for path in fleet.dump_paths:
-            held.enter_context(Lock(path / ".lock", f"dump directory {path}"))
+        held.enter_context(servers.claimed(parameters.scan_scope))
         writer = held.enter_context(open_writer(parameters, job.manifest))
         _settle_the_past(job, writer)
-        _remove_leftovers(fleet, parameters.scan_scope)
         progress = Progress(
             parameters.run_path,
             asked=plan.num_rows,
@@ -290,18 +58,22 @@ def run(job: Job, fleet: Fleet, show: Callable[[ProgressState], None] | None = N
             rejected=len(plan.rejections),
             failed_before=len(plan.failed_before),
             stored_before=len(job.stored_before),
-            disks={"the store": parameters.store_path, "dumps": fleet.dump_paths[0]},
+            disks={"the store": parameters.store_path, **servers.disks()},
             show=show,
         )
         with progress:
             progress.log.info("job: %s", job.facts())
-            finished = True
-            if plan.todo:
-                finished = Extraction(job, fleet, writer, progress).run()
+            finished = not plan.todo or _extract(job, servers, writer, progress)
             if not finished:
                 progress.interrupted("stopped on request; run again to resume")
-        _remove_leftovers(fleet, parameters.scan_scope)
     return result_of(job, interrupted=not finished)
+
+
+def _extract(job: Job, servers: Fleet | Cluster, writer: StoreWriter, progress: Progress) -> bool:
+    """False when an interrupt ended it early."""
+    if isinstance(servers, Cluster):
+        return Driver(servers, job, writer, progress).run()
+    return Engine(job.parameters, servers, writer, progress, job.samples()).run()
 
 
 def _settle_the_past(job: Job, writer: StoreWriter) -> None:
@@ -336,11 +108,3 @@ def _settle_the_past(job: Job, writer: StoreWriter) -> None:
             writer.revoke(
                 ledger.stored[index], "its file failed the resume check, or its row changed"
             )
-
-
-def _remove_leftovers(fleet: Fleet, scan_scope: str) -> None:
-    """Dumps of jobs that died, and late answers; the lock says that nobody else wants them."""
-    for path in fleet.dump_paths:
-        dumps = DumpDir(path)
-        kit = [name for name in dumps.names() if name.startswith("hs-")]
-        dumps.clear(dumps.names() if scan_scope == "directory" else kit)

@@ -2,11 +2,10 @@
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from hslib.dataset import Dataset, Rejection, Sample
-from hslib.errors import DatasetError
-from hslib.job import Job
+from hslib.config import ExtractionParameters
+from hslib.dataset import Sample
 from hslib.plan import pack
 
 _ID_BYTES = 4  # int32, beside the states of each token
@@ -38,7 +37,7 @@ class Budget:
 
 
 class Feed:
-    """Hands out groups of samples in dataset order.
+    """Hands out groups of samples in the order in which they come.
 
     Whoever asks takes the next group and waits for room in its own server's budget before
     another worker of that server may take one, so a large sample is not overtaken there, and
@@ -46,30 +45,44 @@ class Feed:
     server went away, go first.
     """
 
-    def __init__(self, job: Job, most_bytes: int) -> None:
-        """``most_bytes``: what one request may need, so that its dumps fit side by side."""
-        self._wanted = {row.index: row for row in job.plan.todo}
-        self._bytes_per_token = job.plan.state_bytes_per_token + _ID_BYTES
-        single = job.parameters.scan_scope == "directory"
-        self._groups = pack(
-            self._samples(job.dataset),
-            1 if single else job.parameters.samples_per_request,
-            min(job.parameters.tokens_per_request, most_bytes // self._bytes_per_token),
-        )
-        self._returned: deque[list[Sample]] = deque()
+    def __init__(
+        self,
+        parameters: ExtractionParameters,
+        state_bytes_per_token: int,
+        most_bytes: int,
+        samples: Iterable[Sample] | None = None,
+    ) -> None:
+        """
+        Args:
+            most_bytes: what one request may need, so that its dumps fit side by side.
+            samples: all there will be, read as they are wanted; None = they come by :meth:`put`,
+                until :meth:`finish`.
+        """
+        self._bytes_per_token = state_bytes_per_token + _ID_BYTES
+        single = parameters.scan_scope == "directory"
+        self._most_samples = 1 if single else parameters.samples_per_request
+        self._most_tokens = min(parameters.tokens_per_request, most_bytes // self._bytes_per_token)
+        self._groups = self._pack(samples or ())
+        self._waiting: deque[list[Sample]] = deque()
+        self._expects_more = samples is None
         self._in_flight = 0
         self._order, self._changed = threading.Lock(), threading.Condition()
         self.closed = False
 
-    def _samples(self, dataset: Dataset) -> Iterator[Sample]:
-        for row in dataset:
-            if isinstance(row, Rejection) or row.index not in self._wanted:
-                continue
-            if row.digest != self._wanted[row.index].digest:
-                raise DatasetError(
-                    f"row {row.index} changed while the job ran", path=str(dataset.path)
-                )
-            yield row
+    def _pack(self, samples: Iterable[Sample]) -> Iterator[list[Sample]]:
+        return pack(samples, self._most_samples, self._most_tokens)
+
+    def put(self, samples: Iterable[Sample]) -> None:
+        """More to hand out."""
+        with self._changed:
+            self._waiting.extend(self._pack(samples))
+            self._changed.notify_all()
+
+    def finish(self) -> None:
+        """Nothing more will be put; who asks is told so when all is done."""
+        with self._changed:
+            self._expects_more = False
+            self._changed.notify_all()
 
     def next(self, budget: Budget) -> list[Sample] | None:
         """The next group, counted against ``budget``; None when there will be none any more."""
@@ -96,17 +109,18 @@ class Feed:
             return group
 
     def _take(self) -> list[Sample] | None:
-        """Wait while the last groups are in flight: one of them may come back."""
+        """Wait while groups are in flight, one of which may come back, or more will be put."""
         while not self.closed:
-            if self._returned:
-                return self._returned.popleft()
+            if self._waiting:
+                return self._waiting.popleft()
             group = next(self._groups, None)
             if group is not None:
                 return group
             with self._changed:
-                if not self._in_flight and not self._returned:
+                if not (self._in_flight or self._waiting or self._expects_more):
                     return None
-                self._changed.wait(0.2)
+                if not self._waiting:
+                    self._changed.wait(0.2)
         return None
 
     def size_bytes(self, group: list[Sample]) -> int:
@@ -134,7 +148,7 @@ class Feed:
             budget.unanswered.discard(id(group))
             self._in_flight -= 1
             # one by one: company must not hide which of them its server can't survive
-            self._returned.extend([sample] for sample in unfinished)
+            self._waiting.extendleft([sample] for sample in reversed(unfinished))
             self._changed.notify_all()
 
     def close(self) -> None:

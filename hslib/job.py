@@ -2,12 +2,13 @@
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from hslib.config import ExtractionParameters
-from hslib.dataset import Dataset, Limits, Survey
+from hslib.dataset import Dataset, Limits, Rejection, Sample, Survey
 from hslib.errors import DatasetError, JobError, ServerError
 from hslib.layers import parse_layers
 from hslib.manifest import Manifest
@@ -36,6 +37,22 @@ class Job:
     plan: JobPlan
     manifest: Manifest
     stored_before: frozenset[int]  # indices in the store when the job was planned
+
+    def samples(self) -> Iterator[Sample]:
+        """The rows to extract, in dataset order, read as they are wanted.
+
+        Raises:
+            DatasetError: a row is not the one that was planned.
+        """
+        wanted = {row.index: row for row in self.plan.todo}
+        for row in self.dataset:
+            if isinstance(row, Rejection) or row.index not in wanted:
+                continue
+            if row.digest != wanted[row.index].digest:
+                raise DatasetError(
+                    f"row {row.index} changed while the job ran", path=str(self.dataset.path)
+                )
+            yield row
 
     def facts(self) -> dict[str, str]:
         """What will happen, for a table."""
@@ -138,7 +155,7 @@ def prepare(parameters: ExtractionParameters, fleet: Fleet) -> Job:
         unsound,
         shard=(parameters.shard_index, parameters.num_shards),
         retry_failed=parameters.retry_failed,
-        state_bytes_per_token=(len(manifest.boundaries) + 1) * manifest.hidden_size * 2,
+        state_bytes_per_token=manifest.state_bytes_per_token,
     )
     if parameters.on_changed_rows == "refuse":
         require_unchanged(plan, store.entries, survey)

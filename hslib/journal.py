@@ -54,20 +54,37 @@ _DECODER = msgspec.json.Decoder(Entry)  # a third of the time of orjson and Entr
 _ENCODER = msgspec.json.Encoder()
 
 
-def journal_name(shard_index: int, num_shards: int) -> str:
-    """``journal.jsonl``, or ``journal-00003-of-00008.jsonl`` for a shard."""
-    if num_shards == 1:
-        return "journal.jsonl"
-    return f"journal-{shard_index:05d}-of-{num_shards:05d}.jsonl"
+def journal_name(shard_index: int, num_shards: int, replica: int | None = None) -> str:
+    """``journal.jsonl``, ``journal-00003-of-00008.jsonl`` for a shard, and
+    ``journal-replica-00002.jsonl`` for what a replica of such a job writes."""
+    shard = f"-{shard_index:05d}-of-{num_shards:05d}" if num_shards > 1 else ""
+    own = "" if replica is None else f"-replica-{replica:05d}"
+    return f"journal{shard}{own}.jsonl"
 
 
-def read_journal(path: Path) -> Iterator[Entry]:
+@dataclass(frozen=True)
+class JournalMark:
+    """A place in a journal: where a writer's own lines begin."""
+
+    path: Path
+    offset: int
+
+    def entries(self) -> Iterator[Entry]:
+        """All whole lines behind it."""
+        return read_journal(self.path, self.offset)
+
+
+def read_journal(path: Path, offset: int = 0) -> Iterator[Entry]:
     """All whole lines; a torn last line (a killed writer's) is left out.
+
+    Args:
+        offset: bytes to leave out at the beginning.
 
     Raises:
         StoreError: a line inside the file that is not an entry.
     """
     with path.open("rb") as lines:
+        lines.seek(offset)
         for number, line in enumerate(lines, start=1):
             if not line.endswith(b"\n"):
                 return
@@ -121,6 +138,7 @@ class Journal:
         _cut_torn_line(self._fd)
         if is_new:
             sync_directory(path.parent)
+        self.mark = JournalMark(path, os.lseek(self._fd, 0, os.SEEK_END))
         self._pending: list[bytes] = []
         self._directories: set[Path] = set()
         self._written = self._durable = 0

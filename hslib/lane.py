@@ -139,11 +139,13 @@ class Lane:
                 if is_closed() or not self.serving.may_return():
                     raise JobError(
                         f"the server at {self.serving.url} is gone: {error}",
+                        down=True,
                         fix="see its log, start it again, and run the job again to resume",
                     ) from error
                 if time.monotonic() > deadline:
                     raise JobError(
                         f"the server at {self.serving.url} did not come back within {wait_s:g} s",
+                        down=True,
                         fix="start it again, and run the job again to resume",
                     ) from error
                 time.sleep(0.5)

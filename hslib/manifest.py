@@ -41,6 +41,11 @@ class Manifest(pydantic.BaseModel):
     plugin_version: str
     server: dict[str, Any]  # the effective settings that matter, never a secret
 
+    @property
+    def state_bytes_per_token(self) -> int:
+        """Of all stored layers and the final state, bf16."""
+        return (len(self.boundaries) + 1) * self.hidden_size * 2
+
 
 def differing_fields(stored: Manifest, wanted: Manifest) -> dict[str, tuple[Any, Any]]:
     """``{field: (stored, wanted)}`` for the fields that forbid a resume. Pure."""

@@ -25,6 +25,16 @@ REFRESH_EVERY_S = 0.5
 State = Literal["running", "finished", "interrupted", "failed"]
 
 
+class ReplicaState(pydantic.BaseModel, frozen=True):
+    """One of the servers of a job on a cluster. ``samples_per_s`` since it began."""
+
+    number: int
+    host: str
+    state: str  # in words: "working", "starting", "given up: ..."
+    ok: int
+    samples_per_s: float
+
+
 class ProgressState(pydantic.BaseModel, frozen=True):
     """``progress.json``. Counts are of this run; ``stored`` is the whole store."""
 
@@ -47,6 +57,7 @@ class ProgressState(pydantic.BaseModel, frozen=True):
     last_index: int | None
     reasons: dict[str, int]  # failures by the check or error that caused them
     free_bytes: dict[str, int] = {}  # what is left where the job writes: "the store", "dumps"
+    replicas: tuple[ReplicaState, ...] = ()  # of a job on a cluster
     message: str = ""
 
 
@@ -86,6 +97,9 @@ class Progress:
         self._stop = threading.Event()
         self._started_at, self._started = time.time(), time.monotonic()
         self._disks = dict(disks or {})
+        self.replicas: Callable[[], tuple[ReplicaState, ...]] = (
+            tuple  # who is at work, on a cluster
+        )
         self._show = show or bar()
         self.log = open_log(run_path / "extraction.log")
         self._ticker = threading.Thread(target=self._tick, name="hslib-progress", daemon=True)
@@ -113,9 +127,17 @@ class Progress:
         """The job ends early because it was asked to."""
         self._state, self._message = "interrupted", message
 
-    def stored(self, index: int, num_tokens: int, size_bytes: int, request_s: float) -> None:
+    def stored(
+        self,
+        index: int | None,
+        num_tokens: int,
+        size_bytes: int,
+        request_s: float,
+        count: int = 1,
+    ) -> None:
+        """``count`` samples are committed, the last of them ``index``."""
         with self._lock:
-            self._ok += 1
+            self._ok += count
             self._tokens += num_tokens
             self._bytes += size_bytes
             self._last_index, self._request_s = index, request_s
@@ -154,6 +176,7 @@ class Progress:
                 last_index=self._last_index,
                 reasons=dict(self._reasons),
                 free_bytes=free,
+                replicas=self.replicas(),
                 message=self._message,
             )
 

@@ -5,7 +5,6 @@ started it. Only that group is ever signalled, and only while its leader is the 
 that was started (same start time).
 """
 
-import atexit
 import os
 import subprocess
 import time
@@ -20,6 +19,7 @@ from hslib.client import ServerClient
 from hslib.config import ServerParameters, read_api_key
 from hslib.dump import DumpDir, PluginInfo
 from hslib.errors import HslibError, ServerError
+from hslib.guard import watch_over
 from hslib.manifest import write_atomically
 from hslib.preflight import Plan, require
 from hslib.processes import is_alive, members, process_mark, stop_group
@@ -83,7 +83,7 @@ def start(
     on_progress(f"starting SGLang {plan.interpreter.sglang_version} at port {plan.port}")
     state = launch(plan)
     if parameters.for_job:
-        atexit.register(stop_group, state, patience_s=0.0)
+        watch_over(state)
     try:
         wait_ready(state, parameters.start_timeout_s, on_progress)
         prove(state)

@@ -1,6 +1,7 @@
 """Which server a job uses: one that is named, the run's own, or one started for the job."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from hslib.client import ServerClient
 from hslib.config import ExtractionParameters, ServerParameters, read_api_key
 from hslib.dump import DumpDir
 from hslib.errors import ServerError
+from hslib.lock import Lock
 from hslib.processes import is_alive
 from hslib.proof import Proof, prove
 
@@ -89,6 +91,31 @@ class Fleet:
         budgets = (member.proof.plugin.budget_bytes for member in self.members)
         return min([*free, *(budget for budget in budgets if budget)])
 
+    def disks(self) -> dict[str, Path]:
+        """Where dumps lie, for what is said of free space."""
+        return {"dumps": self.dump_paths[0]}
+
+    @contextmanager
+    def claimed(self, scan_scope: str) -> Iterator[None]:
+        """The dump directories are this job's alone, and empty at its begin and end.
+
+        Raises:
+            JobError: another job has one.
+        """
+        with ExitStack() as held:
+            for path in self.dump_paths:
+                held.enter_context(Lock(path / ".lock", f"dump directory {path}"))
+            self._remove_leftovers(scan_scope)
+            yield
+            self._remove_leftovers(scan_scope)
+
+    def _remove_leftovers(self, scan_scope: str) -> None:
+        """Dumps of jobs that died, and late answers; the lock says that nobody else wants them."""
+        for path in self.dump_paths:
+            dumps = DumpDir(path)
+            kit = [name for name in dumps.names() if name.startswith("hs-")]
+            dumps.clear(dumps.names() if scan_scope == "directory" else kit)
+
     def facts(self) -> dict[str, str]:
         """For a table."""
         count = len(self.members)
@@ -112,18 +139,21 @@ def open_fleet(
         return Fleet((_own_server(parameters, on_progress),))
     pairs = zip(parameters.server_urls, parameters.dump_paths, strict=True)
     fleet = Fleet(tuple(_attach(url, path, parameters.api_key) for url, path in pairs))
-    first = fleet.proof.plugin.identity()
     for member in fleet.members[1:]:
-        other = member.proof.plugin.identity()
-        differing = {n: (first[n], other[n]) for n in first if first[n] != other[n]}
-        if differing:
-            raise ServerError(
-                f"{member.url} serves something else than {fleet.members[0].url}: "
-                f"{', '.join(differing)} differ",
-                differing=differing,
-                fix="name servers of one model with the same layers",
-            )
+        require_same(fleet.members[0].url, fleet.proof, member.url, member.proof)
     return fleet
+
+
+def require_same(name: str, proof: Proof, other_name: str, other: Proof) -> None:
+    """Raises :class:`ServerError` when two servers of one job serve different things."""
+    first, second = proof.plugin.identity(), other.plugin.identity()
+    differing = {n: (first[n], second[n]) for n in first if first[n] != second[n]}
+    if differing:
+        raise ServerError(
+            f"{other_name} serves something else than {name}: {', '.join(differing)} differ",
+            differing=differing,
+            fix="use servers of one model with the same layers",
+        )
 
 
 def _own_server(parameters: ExtractionParameters, on_progress: Callable[[str], None]) -> Serving:
@@ -153,6 +183,9 @@ def _for_job(parameters: ExtractionParameters) -> ServerParameters:
         model_path=parameters.model_path,
         layers=parameters.layers,
         dump_dir=str(parameters.dump_paths[0]),
+        tp_size=parameters.tp_size,
+        context_length=parameters.context_length,
+        extra_args=parameters.extra_args,
         api_key_env=parameters.api_key_env,
         for_job=True,
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hslib.progress import ProgressState, log_line, read_progress
+from hslib.progress import ProgressState, ReplicaState, log_line, read_progress
 
 STALE_S = 4.0  # a dead job is called dead within five seconds
 _REFRESH_S = 1.0
@@ -41,12 +41,18 @@ def facts(state: ProgressState, now: float) -> list[tuple[str, str]]:
         f"{state.ok} extracted, {state.failed} failed, {state.rejected} rejected"
     )
     found = [("job", word), ("progress", log_line(state, None)), ("rows", rows)]
+    found += [(f"replica {replica.number}", _replica(replica)) for replica in state.replicas]
     reasons = sorted(state.reasons.items(), key=lambda item: -item[1])
     found += [("failed", f"{count} x {reason}") for reason, count in reasons]
     found += [("disk left", _disk(state, name)) for name in sorted(state.free_bytes)]
     if state.message:
         found.append(("message", state.message))
     return found
+
+
+def _replica(replica: ReplicaState) -> str:
+    where = f" on {replica.host}" if replica.host else ""
+    return f"{replica.state}{where}, {replica.ok} extracted, {replica.samples_per_s:.2f} samples/s"
 
 
 def _disk(state: ProgressState, name: str) -> str:

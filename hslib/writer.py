@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hslib.errors import JobError
-from hslib.journal import Entry, Journal, journal_name
+from hslib.journal import Entry, Journal, JournalMark, journal_name
 from hslib.lock import Lock
 from hslib.manifest import Manifest, write_or_check_manifest
 from hslib.samplefile import sample_file, sample_header
@@ -26,27 +26,40 @@ if TYPE_CHECKING:
 class StoreWriter:
     """The one way to write: files by temporary name, fsync and rename, then the journal line.
 
-    Any number of threads may call :meth:`put`. One process a shard.
+    Any number of threads may call :meth:`put`. One process a shard, and one a replica of its job.
     """
 
     def __init__(
-        self, path: Path, manifest: Manifest, shard_index: int = 0, num_shards: int = 1
+        self,
+        path: Path,
+        manifest: Manifest,
+        shard_index: int = 0,
+        num_shards: int = 1,
+        replica: int | None = None,
     ) -> None:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
-        name = journal_name(shard_index, num_shards)
-        self._lock = Lock(path / f".{name}.lock", f"shard {shard_index} of {num_shards} of {path}")
+        name = journal_name(shard_index, num_shards, replica)
+        self._lock = lock_of(path / name)
         self._lock.acquire()
         try:
             _refuse_other_splits(path, num_shards)
             self.manifest = write_or_check_manifest(path, manifest)
-            self._suffix = f".{shard_index}-of-{num_shards}.tmp"
-            for leftover in path.glob(f"samples/*/.*{self._suffix}"):
-                leftover.unlink()  # of a killed job of this shard, which the lock shows is gone
+            shard = f".{shard_index}-of-{num_shards}"
+            own = "" if replica is None else f".replica-{replica}"
+            self._suffix = f"{shard}{own}.tmp"
+            # of a killed job of this shard, which the lock shows is gone, and of its replicas
+            for leftover in path.glob(f"samples/*/.*{shard}{own or '*'}.tmp"):
+                leftover.unlink(missing_ok=True)
             self._journal = Journal(path / name)
         except BaseException:
             self._lock.release()
             raise
+
+    @property
+    def mark(self) -> JournalMark:
+        """Where this writer's lines begin."""
+        return self._journal.mark
 
     def __enter__(self) -> "StoreWriter":
         return self
@@ -124,6 +137,11 @@ class StoreWriter:
         )
         if source.exists():
             source.rename(quarantine / f"{source.stem}-{entry.entry}{source.suffix}")
+
+
+def lock_of(journal: Path) -> Lock:
+    """Held by whoever may write to a journal; free once that process is gone."""
+    return Lock(journal.with_name(f".{journal.name}.lock"), f"{journal.name} of {journal.parent}")
 
 
 def _refuse_other_splits(path: Path, num_shards: int) -> None:

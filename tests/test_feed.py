@@ -2,31 +2,23 @@
 
 import threading
 import time
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support import random_sample, write_rows
+from support import random_sample
 
 from hslib.config import ExtractionParameters
-from hslib.dataset import Dataset, Limits
 from hslib.feed import Budget, Feed
 
 BYTES = 100  # of states a token
 
 
 @pytest.fixture
-def feed_of(tmp_path: Path) -> Any:
+def feed_of() -> Any:
     def make(*lengths: int, most_bytes: int = 10**9, **values: Any) -> Feed:
-        path = write_rows(
-            tmp_path / "rows.jsonl", [random_sample(i, n) for i, n in enumerate(lengths)]
-        )
-        dataset = Dataset(path, Limits(512, 10**6))
-        plan = SimpleNamespace(todo=dataset.survey().rows, state_bytes_per_token=BYTES)
         parameters = ExtractionParameters.from_values({"samples_per_request": 1, **values})
-        job: Any = SimpleNamespace(plan=plan, dataset=dataset, parameters=parameters)
-        return Feed(job, most_bytes)
+        samples = [random_sample(i, n) for i, n in enumerate(lengths)]
+        return Feed(parameters, BYTES, most_bytes, samples)
 
     return make
 
@@ -162,3 +154,26 @@ def test_a_busy_server_takes_no_group_that_another_could_have(feed_of: Any) -> N
     feed.close()
     waiting.join(5)
     assert not waiting.is_alive()
+
+
+def test_groups_that_are_put_go_out_until_the_end_is_told() -> None:
+    parameters = ExtractionParameters.from_values({"samples_per_request": 2})
+    feed, budget = Feed(parameters, BYTES, 10**9), Budget(10**9, 99)
+    thread, got = waits(feed, budget)
+    assert thread.is_alive(), "more is to come"
+    feed.put([random_sample(i, 5) for i in range(3)])
+    thread.join(5)
+    second = feed.next(budget)
+    assert [indices(got[0]), indices(second)] == [[0, 1], [2]]
+    feed.release(second, budget, [])
+    thread, ended = waits(feed, budget)
+    assert thread.is_alive()
+    feed.finish()
+    thread.join(0.5)
+    assert thread.is_alive(), "a group in flight may come back"
+    feed.release(got[0], budget, got[0][:1])
+    feed.resume(budget)
+    thread.join(5)
+    assert indices(ended[0]) == [0]
+    feed.release(ended[0], budget, [])
+    assert feed.next(budget) is None

@@ -1,0 +1,292 @@
+"""The same job on a Ray cluster: one actor a replica, the driver here.
+
+Ray places, starts and watches processes; nothing rests on its word. What a replica committed
+stands in its own journal in the shared store, which is read when the replica is lost, and only
+once its lock shows that nobody writes there any more.
+"""
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hslib.blocks import Block
+from hslib.config import ExtractionParameters
+from hslib.errors import ServerError
+from hslib.journal import JournalMark
+from hslib.progress import ReplicaState
+from hslib.proof import Proof
+from hslib.replica import Problem, Replica, ReplicaFacts
+from hslib.serving import require_same
+
+DEPTH = 4  # blocks with a replica at once; together twice what it can have in flight
+MOST_STARTS = 3  # in a row, without a row extracted between
+_OBJECT_STORE_BYTES = 256 << 20  # blocks of ids are small; the rest of /dev/shm is for dumps
+
+
+def connect(address: str, replicas: int) -> bool:
+    """Join a cluster, or start one here for ``local``; whether this call did.
+
+    Raises:
+        ServerError: no cluster answers there.
+    """
+    import ray
+
+    if ray.is_initialized():
+        return False
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address == "local":
+        ray.init(
+            address="local",
+            num_cpus=max(os.cpu_count() or 1, replicas),
+            object_store_memory=_OBJECT_STORE_BYTES,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
+        return True
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ServerError(
+            f"no Ray cluster answers at {address}: {error}",
+            fix="ray start --head --port 6379 on one host, ray start --address HOST:6379 on the "
+            "others, then ray_address = HOST:6379; or ray_address = 'local'",
+        ) from error
+    return True
+
+
+def demand(nodes: list[dict[str, Any]], tp_size: int) -> dict[str, float]:
+    """What one replica asks of its node: GPUs where the cluster has any, else a CPU. Pure."""
+    has_gpus = any(node["Resources"].get("GPU") for node in nodes)
+    return {"GPU": float(tp_size)} if has_gpus else {"CPU": 1.0}
+
+
+def room(nodes: list[dict[str, Any]], wanted: dict[str, float]) -> int:
+    """How many replicas the living nodes could hold, each on one node. Pure."""
+    return sum(
+        min(int(node["Resources"].get(name, 0) // amount) for name, amount in wanted.items())
+        for node in nodes
+        if node["Alive"]
+    )
+
+
+@dataclass
+class Slot:
+    """A replica's place: its actor may be lost and replaced, its number and journal stay."""
+
+    number: int
+    actor: Any = None
+    state: str = "starting"
+    facts: ReplicaFacts | None = None
+    mark: JournalMark | None = None
+    blocks: dict[Any, Block] = field(default_factory=dict)  # by the call that has it
+    starts: int = 0  # in a row, without a row extracted between
+    lost: list[Block] = field(default_factory=list)
+    lost_at: float = 0.0
+    began_at: float = 0.0
+    ok: int = 0
+
+    @property
+    def is_working(self) -> bool:
+        return self.state == "working"
+
+    @property
+    def is_over(self) -> bool:
+        return self.state.startswith("given up")
+
+    def told(self, now: float) -> ReplicaState:
+        elapsed = max(now - self.began_at, 1e-9) if self.began_at else float("inf")
+        host = self.facts.host if self.facts else ""
+        return ReplicaState(
+            number=self.number,
+            host=host,
+            state=self.state,
+            ok=self.ok,
+            samples_per_s=self.ok / elapsed,
+        )
+
+
+class Cluster:
+    """The replicas of a job; stands where a host's servers stand in the other way to run one.
+
+    Args:
+        make_actor: number -> a Ray actor with :class:`hslib.replica.Replica`'s methods.
+    """
+
+    def __init__(
+        self, parameters: ExtractionParameters, make_actor: Callable[[int], Any], is_ours: bool
+    ) -> None:
+        self.parameters, self._make_actor, self._is_ours = parameters, make_actor, is_ours
+        self.slots = [Slot(number) for number in range(parameters.num_replicas)]
+        self.calls: dict[Any, tuple[Slot, str]] = {}  # what was asked of whom
+
+    @property
+    def ready(self) -> list[ReplicaFacts]:
+        return [slot.facts for slot in self.slots if slot.facts is not None]
+
+    @property
+    def proof(self) -> Proof:
+        """Of the first; the others serve the same."""
+        return self.ready[0].proof
+
+    @property
+    def longest_row(self) -> int:
+        return min(facts.longest_row for facts in self.ready)
+
+    def dump_room_bytes(self) -> int:
+        return min(facts.dump_room_bytes for facts in self.ready)
+
+    def facts(self) -> dict[str, str]:
+        """For a table."""
+        hosts = Counter(facts.host for facts in self.ready)
+        count = f"{len(self.ready)} replicas on {len(hosts)} host(s), started for this job"
+        return self.proof.facts() | {"server": count}
+
+    def disks(self) -> dict[str, Path]:
+        return {}
+
+    @contextmanager
+    def claimed(self, _scan_scope: str) -> Iterator[None]:
+        """Each replica claims its own dump directory."""
+        yield
+
+    def start(self, slot: Slot) -> None:
+        """Ask for a new actor; its server starts as soon as the cluster has room for it."""
+        slot.actor, slot.facts, slot.mark = self._make_actor(slot.number), None, None
+        slot.state, slot.starts = "starting", slot.starts + 1
+        self.calls[slot.actor.start.remote()] = (slot, "start")
+
+    def drop(self, slot: Slot) -> dict[Any, Block]:
+        """Kill the slot's actor and forget what was asked of it; its blocks."""
+        import ray
+
+        with contextlib.suppress(Exception):
+            ray.kill(slot.actor)
+        self.calls = {ref: call for ref, call in self.calls.items() if call[0] is not slot}
+        slot.facts, blocks, slot.blocks = None, slot.blocks, {}
+        return blocks
+
+    def answers(self, timeout_s: float) -> list[tuple[Slot, str, Any, Any]]:
+        """(slot, what was asked, the call, its answer or the Ray error) of finished calls."""
+        import ray
+
+        done, _ = ray.wait(
+            list(self.calls), num_returns=min(32, len(self.calls)), timeout=timeout_s
+        )
+        found = []
+        for ref in done:
+            slot, what = self.calls.pop(ref)
+            try:
+                found.append((slot, what, ref, ray.get(ref)))
+            except ray.exceptions.RayError as error:
+                found.append((slot, what, ref, error))
+        return found
+
+    def started(self, slot: Slot, answer: Any) -> str:
+        """Take a start's answer; "" or what was wrong with it."""
+        if not isinstance(answer, ReplicaFacts):
+            return answer.text if isinstance(answer, Problem) else first_line(answer)
+        if self.ready:
+            try:
+                require_same(
+                    "the first replica", self.proof, f"replica {slot.number}", answer.proof
+                )
+            except ServerError as error:
+                return str(error)
+        slot.facts, slot.state = answer, "ready"
+        return ""
+
+    def replace(self, slot: Slot, why: str) -> None:
+        """Another actor for a slot that lost its own; given up when that does not help."""
+        self.drop(slot)
+        if slot.starts >= MOST_STARTS:
+            slot.state = f"given up after {slot.starts} starts: {first_line(why)}"
+        else:
+            self.start(slot)
+
+    def given_up(self) -> int:
+        return sum(slot.is_over for slot in self.slots)
+
+    def close(self) -> str:
+        """Stop all replicas and their servers; says what was done."""
+        import ray
+
+        closing = [slot.actor.close.remote() for slot in self.slots if slot.facts is not None]
+        with contextlib.suppress(Exception):
+            ray.wait(closing, num_returns=len(closing), timeout=60.0)
+        for slot in self.slots:
+            self.drop(slot)
+        if self._is_ours:
+            ray.shutdown()
+        return f"The {len(closing)} servers that were started for this job are stopped."
+
+
+def open_cluster(
+    parameters: ExtractionParameters,
+    on_progress: Callable[[str], None] = lambda _line: None,
+    replica_class: type = Replica,
+) -> Cluster:
+    """Start and prove the replicas; as many as the cluster has room for must come up.
+
+    The others wait for room, and join the job when there is some.
+
+    Raises:
+        ServerError: no cluster, no room for a single replica, or none of them comes up.
+    """
+    import ray
+
+    is_ours = connect(parameters.ray_address, parameters.num_replicas)
+    wanted = demand(ray.nodes(), parameters.tp_size)
+    actor_class = ray.remote(replica_class).options(
+        num_cpus=wanted.get("CPU", 0),
+        num_gpus=wanted.get("GPU", 0),
+        max_concurrency=DEPTH + 4,
+        scheduling_strategy="SPREAD",
+    )
+    values = parameters.model_dump() | {"run_dir": str(parameters.run_path)}
+    cluster = Cluster(parameters, lambda number: actor_class.remote(number, values), is_ours)
+    try:
+        fits = room(ray.nodes(), wanted)
+        if not fits:
+            raise ServerError(
+                f"the cluster has no room for a replica: it needs {wanted} on one node",
+                nodes=[node["Resources"] for node in ray.nodes() if node["Alive"]],
+                fix="lower tp_size, or add a node that has them",
+            )
+        _await_replicas(cluster, min(fits, parameters.num_replicas), on_progress)
+    except BaseException:
+        cluster.close()
+        raise
+    on_progress(f"ready: {len(cluster.ready)} replicas came back right with a canary request")
+    return cluster
+
+
+def _await_replicas(cluster: Cluster, wanted: int, on_progress: Callable[[str], None]) -> None:
+    """Until so many are ready; a failed start is tried again.
+
+    Raises:
+        ServerError: none came up, with the last one's reason.
+    """
+    problem, told = "", ""
+    for slot in cluster.slots:
+        cluster.start(slot)
+    while len(cluster.ready) < min(wanted, len(cluster.slots) - cluster.given_up()):
+        for slot, _what, _ref, answer in cluster.answers(1.0):
+            problem = cluster.started(slot, answer) or problem
+            if slot.facts is None:
+                cluster.replace(slot, problem)
+        line = f"{len(cluster.ready)} of {wanted} replicas are ready"
+        if line != told:
+            on_progress(line)
+        told = line
+    if not cluster.ready:
+        raise ServerError(f"no replica came up; the last: {problem}", fix="see its server.log")
+
+
+def first_line(error: object) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
