@@ -139,6 +139,8 @@ class Driver:
 
     def _take(self, slot: Slot, what: str, ref: Any, answer: Any) -> None:
         """One answer of a replica."""
+        if what == "extract" and ref not in slot.blocks:
+            return  # lost meanwhile: its journal tells what became of that block
         if what == "start":
             problem = self._cluster.started(slot, answer)
             if problem:

@@ -1,0 +1,313 @@
+"""A job on Ray: real actors, engine, store and journals; the servers in them are hand-made."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+from support import random_sample, write_rows
+from test_faults import DROP, FakeServer, states_of
+
+from hslib import cluster, driver, extract, watch
+from hslib.cluster import Cluster, demand, open_cluster, room
+from hslib.config import ExtractionParameters
+from hslib.errors import JobError, ParameterError, ServerError
+from hslib.journal import read_journal
+from hslib.progress import read_progress
+from hslib.replica import Problem, Replica, ReplicaFacts
+from hslib.store import Store
+from hslib.writer import lock_of
+
+SAMPLES = [random_sample(i, 10 + i % 40, seed=19) for i in range(120)]
+
+
+class FakeReplica(Replica):
+    """A replica whose server is a hand-made one in its own process.
+
+    ``extra_args`` says how it misbehaves: ``slow`` (each row takes 20 ms), ``dies-at-5`` (the
+    process ends whenever it is asked for row 5), ``drops-at-5`` (replica 1's server drops that
+    request and is gone), ``broken-1`` (replica 1 does not come up).
+    """
+
+    def start(self) -> ReplicaFacts | Problem:
+        habits = self._parameters.extra_args
+        if f"broken-{self.number}" in habits:
+            return Problem("replica", "no such model\nthe log's other lines")
+        dumps = self._parameters.run_path / "dumps"
+        dumps.parent.mkdir(parents=True, exist_ok=True)
+        self.fake = FakeServer(dumps, Path(self._parameters.model_path))
+        self.fake.misbehave = self._misbehave
+        self._parameters = self._parameters.model_copy(
+            update={"server_url": self.fake.url, "dump_dir": str(dumps)}
+        )
+        return super().start()
+
+    def _misbehave(self, rid: str, _ids: np.ndarray, _attempt: int) -> int | None:
+        row = rid.split("-")[1]
+        habits = self._parameters.extra_args
+        if "slow" in habits and len(row) < 6:  # not the canary
+            time.sleep(0.02)
+        if f"dies-at-{row}" in habits:
+            os._exit(1)
+        if f"drops-at-{row}" in habits and self.number == 1:
+            threading.Thread(target=self.fake.stop, daemon=True).start()
+            time.sleep(0.2)
+            return DROP
+        return None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def local_ray() -> Iterator[None]:
+    before = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), before])
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(
+        address="local",
+        num_cpus=4,
+        object_store_memory=100 << 20,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    yield
+    ray.shutdown()
+    os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture
+def parameters(
+    tmp_path: Path, model_of: Callable[[str], Path]
+) -> Callable[..., ExtractionParameters]:
+    def make(*habits: str, **values: Any) -> ExtractionParameters:
+        defaults = {
+            "run_dir": str(tmp_path / "run"),
+            "dataset_path": str(write_rows(tmp_path / "rows.jsonl", SAMPLES)),
+            "model_path": str(model_of("llama")),
+            "layers": "1,3,5",
+            "ray_address": "local",
+            "num_replicas": 2,
+            "concurrency": 2,
+            "samples_per_request": 2,
+            "tokens_per_request": 100,
+            "dump_timeout_s": 5.0,
+            "server_wait_s": 5.0,
+            "extra_args": list(habits),
+        }
+        return ExtractionParameters.from_values({**defaults, **values})
+
+    return make
+
+
+@contextlib.contextmanager
+def opened(parameters: ExtractionParameters) -> Iterator[Cluster]:
+    found = open_cluster(parameters, replica_class=FakeReplica)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def run(parameters: ExtractionParameters) -> extract.Result:
+    with opened(parameters) as servers:
+        return extract.run(extract.prepare(parameters, servers), servers)
+
+
+def ok_lines(store: Path) -> Counter[int]:
+    """How often each row was stored."""
+    return Counter(
+        entry.index
+        for journal in store.glob("journal*.jsonl")
+        for entry in read_journal(journal)
+        if entry.status == "ok"
+    )
+
+
+def assert_all_once(store_path: Path, but: tuple[int, ...] = ()) -> None:
+    store = Store(store_path)
+    assert list(store.entries) == [s.index for s in SAMPLES if s.index not in but]
+    assert set(ok_lines(store_path).values()) == {1}
+    assert store.verify(deep=True).clean
+    for stored in store:
+        assert stored.hidden_states.equal(states_of(stored.input_ids.numpy()))
+    assert not list(store_path.rglob("*.tmp"))
+
+
+def when_stored(parameters: ExtractionParameters, count: int, act: Callable[[], None]) -> None:
+    """Do something in the middle of a job."""
+
+    def wait() -> None:
+        while sum(ok_lines(parameters.store_path).values()) < count:
+            time.sleep(0.02)
+        act()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def test_both_replicas_do_a_share_and_every_row_is_stored_once(parameters: Any) -> None:
+    wanted = parameters("slow")
+    assert run(wanted).is_whole
+    assert_all_once(wanted.store_path)
+    for number in range(2):
+        lines = list(read_journal(wanted.store_path / f"journal-replica-{number:05d}.jsonl"))
+        assert len(lines) > len(SAMPLES) // 4
+    state = read_progress(wanted.run_path)
+    assert state is not None
+    assert (state.ok, state.num_tokens) == (len(SAMPLES), sum(s.num_tokens for s in SAMPLES))
+    assert sum(replica.ok for replica in state.replicas) == len(SAMPLES)
+    assert [replica.state for replica in state.replicas] == ["done", "done"]
+    told = dict(watch.facts(state, time.time()))
+    assert "samples/s" in told["replica 0"] and "extracted" in told["replica 1"]
+    again = run(wanted)
+    assert (again.totals.ok, again.totals.already_done) == (0, len(SAMPLES))
+
+
+def test_a_killed_actor_loses_and_repeats_nothing(parameters: Any) -> None:
+    wanted = parameters("slow")
+    with opened(wanted) as servers:
+        job = extract.prepare(wanted, servers)
+        victim = servers.ready[0].pid
+        when_stored(wanted, 20, lambda: os.kill(victim, signal.SIGKILL))
+        assert extract.run(job, servers).is_whole
+        assert servers.ready[0].pid != victim or len(servers.ready) == 1
+    assert_all_once(wanted.store_path)
+    state = read_progress(wanted.run_path)
+    assert state is not None
+    assert (state.ok, sum(r.ok for r in state.replicas)) == (len(SAMPLES), len(SAMPLES))
+    assert "replica 0 is lost" in (wanted.run_path / "extraction.log").read_text()
+
+
+def test_a_server_that_goes_away_is_replaced_with_its_replica(parameters: Any) -> None:
+    wanted = parameters("slow", "drops-at-60", server_wait_s=0.5)
+    assert run(wanted).is_whole
+    assert_all_once(wanted.store_path)
+
+
+@pytest.mark.slow
+def test_a_row_that_replicas_die_of_is_recorded_as_failed_and_the_others_are_stored(
+    parameters: Any,
+) -> None:
+    wanted = parameters("dies-at-5", max_attempts=2)
+    result = run(wanted)
+    assert list(result.failed) == [5]
+    assert "died whenever they were asked for this row alone" in result.failed[5]
+    assert result.totals.reconciles
+    assert_all_once(wanted.store_path, but=(5,))
+
+
+@pytest.mark.slow
+def test_what_no_replica_can_help_stops_the_job_and_it_goes_on_later(
+    parameters: Any,
+) -> None:
+    wanted = parameters("slow")
+    blocker = wanted.store_path / "samples"
+    wanted.store_path.mkdir(parents=True)
+    blocker.write_text("in the way")  # no sample can be written
+    with pytest.raises(JobError, match="stopped the job"):
+        run(wanted)
+    state = read_progress(wanted.run_path)
+    assert state is not None and state.state == "failed"
+    blocker.unlink()
+    assert run(wanted).is_whole
+    assert_all_once(wanted.store_path)
+
+
+def test_an_interrupt_finishes_what_is_in_flight_and_the_rest_comes_later(parameters: Any) -> None:
+    wanted = parameters("slow", concurrency=1)
+    with opened(wanted) as servers:
+        job = extract.prepare(wanted, servers)
+        when_stored(wanted, 10, lambda: os.kill(os.getpid(), signal.SIGINT))
+        result = extract.run(job, servers)
+        assert result.interrupted
+        stored = len(ok_lines(wanted.store_path))
+        assert 10 <= stored < len(SAMPLES)
+        assert result.totals.ok == stored
+        assert result.totals.unfinished == len(SAMPLES) - stored
+        # the same replicas take up the rest
+        assert extract.run(extract.prepare(wanted, servers), servers).is_whole
+    assert_all_once(wanted.store_path)
+
+
+@pytest.mark.slow
+def test_a_replica_that_does_not_come_up_is_given_up_and_the_others_do_it_all(
+    parameters: Any,
+) -> None:
+    wanted = parameters("broken-1")
+    assert run(wanted).is_whole
+    state = read_progress(wanted.run_path)
+    assert state is not None
+    assert state.replicas[1].state == "given up after 3 starts: no such model"
+    assert_all_once(wanted.store_path)
+
+
+@pytest.mark.slow
+def test_when_none_comes_up_the_reason_is_told(parameters: Any) -> None:
+    with pytest.raises(ServerError, match="no replica came up; the last: no such model"):
+        run(parameters("broken-0", "broken-1"))
+
+
+@pytest.mark.slow
+def test_a_lost_replicas_rows_wait_while_its_journal_may_still_be_written(
+    parameters: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "_FENCE_S", 2.0)
+    wanted = parameters("slow")
+    with opened(wanted) as servers:
+        job = extract.prepare(wanted, servers)
+        held = lock_of(wanted.store_path / "journal-replica-00000.jsonl")
+
+        def kill_and_hold() -> None:
+            os.kill(servers.ready[0].pid, signal.SIGKILL)
+            while True:
+                with contextlib.suppress(JobError):
+                    held.acquire()
+                    return
+
+        when_stored(wanted, 20, kill_and_hold)
+        with pytest.raises(JobError, match="may be writing"):
+            extract.run(job, servers)
+    held.release()
+    stored = len(ok_lines(wanted.store_path))
+    assert stored < len(SAMPLES)
+    assert run(wanted).totals.ok == len(SAMPLES) - stored
+    assert_all_once(wanted.store_path)
+
+
+def test_replicas_ask_for_gpus_where_there_are_any_and_each_fits_on_one_node() -> None:
+    cpus = [{"Alive": True, "Resources": {"CPU": 4.0}}, {"Alive": False, "Resources": {"CPU": 9.0}}]
+    assert demand(cpus, 8) == {"CPU": 1.0}
+    assert room(cpus, {"CPU": 1.0}) == 4
+    gpus = [{"Alive": True, "Resources": {"CPU": 9.0, "GPU": n}} for n in (8.0, 4.0, 17.0)]
+    assert demand(gpus, 8) == {"GPU": 8.0}
+    assert room(gpus, {"GPU": 8.0}) == 3
+
+
+def test_a_cluster_without_room_for_one_replica_is_said(
+    parameters: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "demand", lambda *_: {"CPU": 64.0})
+    with pytest.raises(ServerError, match="no room for a replica"):
+        run(parameters())
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"ray_address": "", "num_replicas": 2}, "needs a ray_address"),
+        ({"server_url": "http://127.0.0.1:9"}, "exclude each other"),
+        ({"dump_dir": ["/a"], "server_url": ["http://127.0.0.1:9"]}, "exclude each other"),
+        ({"scan_scope": "directory"}, "somebody else runs"),
+    ],
+)
+def test_parameters_that_do_not_fit_together_are_refused(
+    parameters: Any, values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ParameterError, match=message):
+        parameters(**values)
