@@ -20,7 +20,7 @@ from hslib.errors import ServerError
 from hslib.journal import JournalMark
 from hslib.progress import ReplicaState
 from hslib.proof import Proof
-from hslib.replica import Problem, Replica, ReplicaFacts
+from hslib.replica import Problem, Replica, ReplicaFacts, of_replica
 from hslib.serving import require_same
 
 DEPTH = 4  # blocks with a replica at once; together twice what it can have in flight
@@ -118,11 +118,9 @@ class Cluster:
         make_actor: number -> a Ray actor with :class:`hslib.replica.Replica`'s methods.
     """
 
-    def __init__(
-        self, parameters: ExtractionParameters, make_actor: Callable[[int], Any], is_ours: bool
-    ) -> None:
-        self.parameters, self._make_actor, self._is_ours = parameters, make_actor, is_ours
-        self.slots = [Slot(number) for number in range(parameters.num_replicas)]
+    def __init__(self, num_replicas: int, make_actor: Callable[[int], Any], is_ours: bool) -> None:
+        self._make_actor, self._is_ours = make_actor, is_ours
+        self.slots = [Slot(number) for number in range(num_replicas)]
         self.calls: dict[Any, tuple[Slot, str]] = {}  # what was asked of whom
 
     @property
@@ -248,8 +246,11 @@ def open_cluster(
         max_concurrency=DEPTH + 4,
         scheduling_strategy="SPREAD",
     )
-    values = parameters.model_dump() | {"run_dir": str(parameters.run_path)}
-    cluster = Cluster(parameters, lambda number: actor_class.remote(number, values), is_ours)
+    cluster = Cluster(
+        parameters.num_replicas,
+        lambda number: actor_class.remote(number, of_replica(parameters, number)),
+        is_ours,
+    )
     try:
         fits = room(ray.nodes(), wanted)
         if not fits:

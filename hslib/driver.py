@@ -14,7 +14,7 @@ from hslib.errors import JobError
 from hslib.job import Job
 from hslib.journal import JournalMark, combine
 from hslib.progress import Progress, ReplicaState
-from hslib.replica import BlockReport, Problem
+from hslib.replica import BlockReport, Problem, of_replica
 from hslib.writer import StoreWriter, lock_of
 
 _TURN_S = 0.5  # how long to wait for an answer before looking round
@@ -60,6 +60,7 @@ class Driver:
                 finished first.
         """
         for slot in self._cluster.slots:
+            slot.ok, slot.began_at = 0, 0.0
             if slot.facts is not None:
                 self._begin(slot)
         try:
@@ -134,7 +135,8 @@ class Driver:
 
     def _begin(self, slot: Slot) -> None:
         slot.state = "opening the store"
-        ref = slot.actor.begin.remote(self._job.manifest)
+        parameters = of_replica(self._job.parameters, slot.number)
+        ref = slot.actor.begin.remote(parameters, self._job.manifest)
         self._cluster.calls[ref] = (slot, "begin")
 
     def _take(self, slot: Slot, what: str, ref: Any, answer: Any) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import tenacity
 
@@ -107,13 +107,11 @@ class Replica:
     """Started once, then begun and ended for each job; :meth:`extract` may be called in parallel.
 
     Args:
-        values: the job's parameters, by name.
+        parameters: as :func:`of_replica` makes them of the job's.
     """
 
-    def __init__(self, number: int, values: dict[str, Any]) -> None:
-        job = ExtractionParameters.from_values(values)
-        self.number = number
-        self._parameters = of_replica(job, number)
+    def __init__(self, number: int, parameters: ExtractionParameters) -> None:
+        self.number, self._parameters = number, parameters
         self._fleet: Fleet | None = None
         self._engine: Engine | None = None
         self._thread: threading.Thread | None = None
@@ -140,10 +138,9 @@ class Replica:
         except (HslibError, OSError) as error:
             return Problem("replica", str(error))
 
-    def begin(self, manifest: Manifest) -> JournalMark | Problem:
-        """Open the store and be ready for blocks; says where this replica's lines begin."""
+    def begin(self, parameters: ExtractionParameters, manifest: Manifest) -> JournalMark | Problem:
+        """Open a job's store and be ready for blocks; says where this replica's lines begin."""
         assert self._fleet is not None, "start() comes first"
-        parameters = self._parameters
         self.log = open_log(parameters.run_path / "extraction.log")
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_delay(_LOCK_WAIT_S),
@@ -152,7 +149,7 @@ class Replica:
             reraise=True,
         )
         try:
-            held, writer = retrying(self._open, manifest)
+            held, writer = retrying(self._open, parameters, manifest)
         except (HslibError, OSError) as error:
             return Problem.of(error)
         self._held, self._has_ended, self._problem = held, False, None
@@ -161,14 +158,14 @@ class Replica:
         self._thread.start()
         return writer.mark
 
-    def _open(self, manifest: Manifest) -> tuple[ExitStack, StoreWriter]:
+    def _open(
+        self, parameters: ExtractionParameters, manifest: Manifest
+    ) -> tuple[ExitStack, StoreWriter]:
         """The dump directory and the journal, locked."""
         assert self._fleet is not None
         with ExitStack() as held:
-            held.enter_context(self._fleet.claimed(self._parameters.scan_scope))
-            writer = held.enter_context(
-                open_replica_writer(self._parameters, manifest, self.number)
-            )
+            held.enter_context(self._fleet.claimed(parameters.scan_scope))
+            writer = held.enter_context(open_replica_writer(parameters, manifest, self.number))
             return held.pop_all(), writer
 
     def _run(self, engine: Engine) -> None:
