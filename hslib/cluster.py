@@ -122,15 +122,19 @@ class Cluster:
         self._make_actor, self._is_ours = make_actor, is_ours
         self.slots = [Slot(number) for number in range(num_replicas)]
         self.calls: dict[Any, tuple[Slot, str]] = {}  # what was asked of whom
+        self._proof: Proof | None = None
 
     @property
     def ready(self) -> list[ReplicaFacts]:
+        """The proven ones, by number."""
         return [slot.facts for slot in self.slots if slot.facts is not None]
 
     @property
     def proof(self) -> Proof:
-        """Of the first; the others serve the same."""
-        return self.ready[0].proof
+        """Of the first that came up; the others serve the same."""
+        if self._proof is None or not self.ready:
+            raise ServerError("no replica is ready", fix="open the servers again")
+        return self._proof
 
     @property
     def longest_row(self) -> int:
@@ -173,9 +177,9 @@ class Cluster:
         """(slot, what was asked, the call, its answer or the Ray error) of finished calls."""
         import ray
 
-        done, _ = ray.wait(
-            list(self.calls), num_returns=min(32, len(self.calls)), timeout=timeout_s
-        )
+        asked = list(self.calls)
+        ray.wait(asked, timeout=timeout_s)  # for one
+        done, _ = ray.wait(asked, num_returns=len(asked), timeout=0)  # and all there are by then
         found = []
         for ref in done:
             slot, what = self.calls.pop(ref)
@@ -189,13 +193,12 @@ class Cluster:
         """Take a start's answer; "" or what was wrong with it."""
         if not isinstance(answer, ReplicaFacts):
             return answer.text if isinstance(answer, Problem) else first_line(answer)
-        if self.ready:
-            try:
-                require_same(
-                    "the first replica", self.proof, f"replica {slot.number}", answer.proof
-                )
-            except ServerError as error:
-                return str(error)
+        if self._proof is None:
+            self._proof = answer.proof
+        try:
+            require_same("the first", self._proof, f"replica {slot.number}", answer.proof)
+        except ServerError as error:
+            return str(error)
         slot.facts, slot.state = answer, "ready"
         return ""
 

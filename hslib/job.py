@@ -22,7 +22,7 @@ from hslib.plan import (
     require_room,
     require_unchanged,
 )
-from hslib.serving import Fleet
+from hslib.serving import Servers
 from hslib.store import Store
 from hslib.writer import StoreWriter
 
@@ -125,7 +125,7 @@ class Result:
         return text
 
 
-def prepare(parameters: ExtractionParameters, fleet: Fleet) -> Job:
+def prepare(parameters: ExtractionParameters, servers: Servers) -> Job:
     """Read the dataset, compare with the store, and refuse what can't come out right.
 
     Creates the store and its manifest when they are not there; records rejected rows.
@@ -133,8 +133,8 @@ def prepare(parameters: ExtractionParameters, fleet: Fleet) -> Job:
     Raises:
         DatasetError, StoreError, JobError, ServerError: with the cure.
     """
-    model = _model_of(parameters, fleet)
-    dataset = Dataset(parameters.dataset_file, _limits(parameters, fleet), parameters.limit)
+    model = _model_of(parameters, servers)
+    dataset = Dataset(parameters.dataset_file, _limits(parameters, servers), parameters.limit)
     survey = dataset.survey()
     require_masks(survey, parameters.max_zero_mask_share)
     if parameters.strict and survey.rejections:
@@ -145,7 +145,7 @@ def prepare(parameters: ExtractionParameters, fleet: Fleet) -> Job:
             fix=first.fix,
             indices=[r.index for r in survey.rejections[:20]],
         )
-    manifest = make_manifest(parameters, fleet, model, survey)
+    manifest = make_manifest(parameters, servers, model, survey)
     with open_writer(parameters, manifest):
         store = Store(parameters.store_path)
     unsound = _unsound(store, parameters.resume_check)
@@ -162,7 +162,7 @@ def prepare(parameters: ExtractionParameters, fleet: Fleet) -> Job:
     require_room(
         plan,
         store_free=_free_bytes(parameters.store_path),
-        dump_free=fleet.dump_room_bytes(),
+        dump_free=servers.dump_room_bytes(),
         num_shards=parameters.num_shards,
     )
     return Job(parameters, dataset, survey, plan, store.manifest, frozenset(store.entries))
@@ -179,19 +179,19 @@ def _free_bytes(path: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def _limits(parameters: ExtractionParameters, fleet: Fleet) -> Limits:
-    server_limit = fleet.longest_row
+def _limits(parameters: ExtractionParameters, servers: Servers) -> Limits:
+    server_limit = servers.longest_row
     if parameters.max_tokens > server_limit:
         raise JobError(
             f"max_tokens = {parameters.max_tokens}, but the server takes at most {server_limit}",
             fix="start the server with a larger context_length, or lower max_tokens",
         )
-    return Limits(fleet.proof.plugin.vocab_size, parameters.max_tokens or server_limit)
+    return Limits(servers.proof.plugin.vocab_size, parameters.max_tokens or server_limit)
 
 
-def _model_of(parameters: ExtractionParameters, fleet: Fleet) -> ModelInfo:
+def _model_of(parameters: ExtractionParameters, servers: Servers) -> ModelInfo:
     """The model folder that the parameters name; refused when the server serves another."""
-    plugin = fleet.proof.plugin
+    plugin = servers.proof.plugin
     served_elsewhere = bool(parameters.server_urls) and not parameters.model_path
     model = read_model(plugin.model_path if served_elsewhere else parameters.model_folder)
     for name in ("num_layers", "hidden_size", "vocab_size"):
@@ -225,10 +225,10 @@ def _model_of(parameters: ExtractionParameters, fleet: Fleet) -> ModelInfo:
 
 
 def make_manifest(
-    parameters: ExtractionParameters, fleet: Fleet, model: ModelInfo, survey: Survey
+    parameters: ExtractionParameters, servers: Servers, model: ModelInfo, survey: Survey
 ) -> Manifest:
     """What all samples of this job have in common."""
-    plugin, settings = fleet.proof.plugin, fleet.proof.settings
+    plugin, settings = servers.proof.plugin, servers.proof.settings
     return Manifest(
         boundaries=plugin.boundaries,
         hidden_size=plugin.hidden_size,

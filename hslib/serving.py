@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from hslib import server
 from hslib.client import ServerClient
@@ -62,6 +63,20 @@ class Serving:
             return "The server was running before and stays."
         server.stop(server.state_path_of(self.state).parent)
         return "The server that was started for this job is stopped."
+
+
+class Servers(Protocol):
+    """What a job must know of its servers, wherever they run; all serve the same."""
+
+    @property
+    def proof(self) -> Proof: ...
+
+    @property
+    def longest_row(self) -> int:
+        """Tokens that every server takes."""
+
+    def dump_room_bytes(self) -> int:
+        """What one dump may need on every server's host."""
 
 
 @dataclass(frozen=True)
