@@ -202,6 +202,15 @@ class Cluster:
         slot.facts, slot.state = answer, "ready"
         return ""
 
+    def meet_starters(self, timeout_s: float) -> str:
+        """Before or between jobs: who came up, and another try for who did not; the last reason."""
+        problem = ""
+        for slot, _what, _ref, answer in self.answers(timeout_s) if self.calls else ():
+            if wrong := self.started(slot, answer):
+                problem = wrong
+                self.replace(slot, problem)
+        return problem
+
     def replace(self, slot: Slot, why: str) -> None:
         """Another actor for a slot that lost its own; given up when that does not help."""
         self.drop(slot)
@@ -280,10 +289,7 @@ def _await_replicas(cluster: Cluster, wanted: int, on_progress: Callable[[str], 
     for slot in cluster.slots:
         cluster.start(slot)
     while len(cluster.ready) < min(wanted, len(cluster.slots) - cluster.given_up()):
-        for slot, _what, _ref, answer in cluster.answers(1.0):
-            problem = cluster.started(slot, answer) or problem
-            if slot.facts is None:
-                cluster.replace(slot, problem)
+        problem = cluster.meet_starters(1.0) or problem
         line = f"{len(cluster.ready)} of {wanted} replicas are ready"
         if line != told:
             on_progress(line)

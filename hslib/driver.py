@@ -9,6 +9,7 @@ from typing import Any
 
 from hslib.blocks import Block, Blocks
 from hslib.cluster import DEPTH, Cluster, Slot, first_line
+from hslib.config import ServerParameters
 from hslib.engine import failure
 from hslib.errors import JobError
 from hslib.job import Job
@@ -112,7 +113,8 @@ class Driver:
         slots, now = self._cluster.slots, time.monotonic()
         if any(slot.is_working for slot in slots):
             self._worked_at = now
-        wait_s = self._job.parameters.server_wait_s
+        # one that has room ends its start by itself; the others wait for room
+        wait_s = ServerParameters().start_timeout_s + self._job.parameters.server_wait_s
         if all(slot.is_over for slot in slots) or now - self._worked_at > wait_s:
             raise JobError(
                 "no replica is at work: " + "; ".join(slot.state for slot in slots),

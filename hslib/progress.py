@@ -205,12 +205,19 @@ def log_line(state: ProgressState, request_s: float | None) -> str:
     eta = "?" if state.eta_s is None else f"{state.eta_s / 60:.0f}"
     index = "-" if state.last_index is None else state.last_index
     request = "" if request_s is None else f"req_time={request_s:.2f}s, "
+    replicas = f", {at_work(state)}" if state.replicas else ""
     return (
         f"[{index}] {state.ok} extracted ({state.stored} total), "
         f"{state.samples_per_s:.2f} samples/s, {state.tokens_per_s:.0f} tok/s, "
         f"{state.mb_per_s:.1f} MB/s, {request}ETA: {eta} min, "
-        f"failed: {state.failed}, {state.size_bytes / 1e9:.2f} GB"
+        f"failed: {state.failed}, {state.size_bytes / 1e9:.2f} GB{replicas}"
     )
+
+
+def at_work(state: ProgressState) -> str:
+    """How many of a cluster's replicas are."""
+    count = sum(replica.state == "working" for replica in state.replicas)
+    return f"{count} of {len(state.replicas)} replicas at work"
 
 
 def open_log(path: Path) -> logging.Logger:
@@ -250,6 +257,7 @@ def _notebook_bar() -> Callable[[ProgressState], None]:
         rate = ""
         if state.state == "running":
             rate = f", {state.samples_per_s:.1f} samples/s, {state.mb_per_s:.1f} MB/s"
+            rate += f", {at_work(state)}" if state.replicas else ""
         text = (
             f"{state.state}: {state.ok} extracted, {state.already_done} already done, "
             f"{state.failed} failed, {state.rejected} rejected of {state.asked}{rate}"

@@ -16,7 +16,7 @@ import ray
 from support import random_sample, write_rows
 from test_faults import DROP, FakeServer, states_of
 
-from hslib import cluster, driver, extract, watch
+from hslib import cluster, driver, extract, progress, watch
 from hslib.cluster import Cluster, demand, open_cluster, room
 from hslib.config import ExtractionParameters
 from hslib.errors import JobError, ParameterError, ServerError
@@ -151,7 +151,10 @@ def when_stored(parameters: ExtractionParameters, count: int, act: Callable[[], 
     threading.Thread(target=wait, daemon=True).start()
 
 
-def test_both_replicas_do_a_share_and_every_row_is_stored_once(parameters: Any) -> None:
+def test_both_replicas_do_a_share_and_every_row_is_stored_once(
+    parameters: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LOG_EVERY_S", 0.5)
     wanted = parameters("slow")
     assert run(wanted).is_whole
     assert_all_once(wanted.store_path)
@@ -163,6 +166,8 @@ def test_both_replicas_do_a_share_and_every_row_is_stored_once(parameters: Any) 
     assert (state.ok, state.num_tokens) == (len(SAMPLES), sum(s.num_tokens for s in SAMPLES))
     assert sum(replica.ok for replica in state.replicas) == len(SAMPLES)
     assert [replica.state for replica in state.replicas] == ["done", "done"]
+    log = (wanted.run_path / "extraction.log").read_text()
+    assert "2 of 2 replicas at work" in log
     told = dict(watch.facts(state, time.time()))
     assert "samples/s" in told["replica 0"] and "extracted" in told["replica 1"]
     again = run(wanted)
