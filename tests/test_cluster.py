@@ -3,6 +3,8 @@
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import ray
 from support import random_sample, write_rows
@@ -237,6 +240,40 @@ def test_an_interrupt_finishes_what_is_in_flight_and_the_rest_comes_later(parame
         assert result.totals.unfinished == len(SAMPLES) - stored
         # the same replicas take up the rest
         assert extract.run(extract.prepare(wanted, servers), servers).is_whole
+    assert_all_once(wanted.store_path)
+
+
+DRIVER = """
+import sys
+from test_cluster import run
+from hslib.config import ExtractionParameters
+run(ExtractionParameters.model_validate_json(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_driver_takes_its_cluster_with_it_and_the_job_goes_on_when_run_again(
+    parameters: Any,
+) -> None:
+    wanted = parameters("slow")
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER, wanted.model_dump_json()])
+    try:
+        while sum(ok_lines(wanted.store_path).values()) < 20:
+            assert driver.poll() is None, "it ended before it could be killed"
+            time.sleep(0.02)
+        started = psutil.Process(driver.pid).children(recursive=True)
+    finally:
+        driver.kill()
+        driver.wait()
+    _, alive = psutil.wait_procs(started, timeout=30)
+    names = [process.name() for process in alive]
+    for process in alive:
+        process.kill()
+    assert {"ray::RuntimeEnvAgent", "ray::DashboardAgent"}.issuperset(names)  # they go later
+    stored = len(ok_lines(wanted.store_path))
+    assert stored < len(SAMPLES)
+    result = run(wanted)
+    assert (result.totals.already_done, result.totals.ok) == (stored, len(SAMPLES) - stored)
     assert_all_once(wanted.store_path)
 
 
