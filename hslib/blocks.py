@@ -81,12 +81,6 @@ class Blocks:
         self._left_tokens -= tokens
         return Block(tuple(taken))
 
-    def put_back(self, samples: Iterable[Sample]) -> None:
-        """Rows that were handed out and not begun."""
-        for sample in samples:
-            self._push(sample)
-            self._left_tokens += sample.num_tokens
-
     def survive(self, block: Block, unfinished: Iterable[int]) -> list[Sample]:
         """A replica died; what of a block it had not finished is handed out again.
 
@@ -105,11 +99,12 @@ class Blocks:
             deaths = self._deaths[sample.index]
             if block.is_suspect and deaths >= self._most_deaths:
                 blamed.append(sample)
-            elif deaths >= max(1, self._most_deaths - 1):
+                continue
+            self._left_tokens += sample.num_tokens
+            if deaths >= max(1, self._most_deaths - 1):
                 self._suspects.append(sample)
-                self._left_tokens += sample.num_tokens
             else:
-                self.put_back([sample])
+                self._push(sample)
         return blamed
 
     def is_empty(self) -> bool:

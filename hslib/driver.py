@@ -174,8 +174,6 @@ class Driver:
         if report.problem is not None:
             self._hand_out_again(block, report.unfinished, report.problem.text)
             self._meet(slot, report.problem)
-        elif report.unfinished:  # it was told to stop
-            self._blocks.put_back(s for s in block.samples if s.index in set(report.unfinished))
 
     def _meet(self, slot: Slot, problem: Problem) -> None:
         """What a replica says of itself: it is replaced, or the job ends."""

@@ -91,16 +91,6 @@ def test_no_more_than_the_window_is_read_ahead(monkeypatch: pytest.MonkeyPatch) 
     assert len(drain(found)) == 98
 
 
-def test_rows_that_were_not_begun_come_again() -> None:
-    found = blocks_of(5, 6)
-    block = found.next(1, is_idle=True)
-    assert block is not None
-    found.put_back(block.samples)
-    assert not found.is_empty()
-    assert sorted(indices(drain(found))) == [0, 1]
-    assert found.is_empty()
-
-
 def test_after_a_second_death_a_row_goes_by_itself_and_after_the_last_it_is_blamed() -> None:
     found = blocks_of(5, 6, 7, block_tokens=100, least=100)
     first = found.next(1, is_idle=True)
