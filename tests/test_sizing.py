@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import demo_samples, random_sample, write_rows
@@ -22,9 +23,7 @@ CASE = ["--hidden-size", "7168", "--num-layers", "61", "--layers", "3,31,59"]
 REQUEST = Request(concurrency=16, samples_per_request=8, tokens_per_request=2048)
 
 
-def sized(
-    tokens: int = 61_000_000, rows: int = ROWS, rate: float = SLOW, **values: float
-) -> Sizing:
+def sized(tokens: int = 61_000_000, rows: int = ROWS, rate: float = SLOW, **values: Any) -> Sizing:
     found = Sizing(Work(AUX, HIDDEN, tokens, rows, longest=8192), REQUEST, rate)
     return dataclasses.replace(found, **values)
 
@@ -132,6 +131,12 @@ def test_as_many_replicas_as_the_store_takes_exactly_are_worth_having() -> None:
     assert (less.most_replicas, less.bottleneck) == (2, "store")
 
 
+def test_rounding_takes_no_replica_away() -> None:
+    for hundredths in range(40, 60):  # 1.41 / 0.47 is not quite 3
+        rates = {"link_rate": hundredths * 1e7, "store_rate": hundredths * 3e7}
+        assert sized(rate=1e9, **rates).most_replicas == 3
+
+
 def test_room_for_everything_that_may_lie_undelivered() -> None:
     """Workers that hold a request's dumps, as extract starts them, over the share that is used."""
     work = sized().work
@@ -155,9 +160,10 @@ def test_room_for_everything_that_may_lie_undelivered() -> None:
         ({"tokens": 0}, "tokens is 0"),
         ({"tokens": 100}, "do not make 100 tokens"),
         ({"rows": -1}, "negative"),
+        ({"request": Request(0, 8, 2048)}, "concurrency is 0"),
     ],
 )
-def test_numbers_that_no_job_has_are_refused(values: dict[str, float], message: str) -> None:
+def test_numbers_that_no_job_has_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         sized(**values)
 
