@@ -28,12 +28,12 @@ from hslib.lock import Lock
 from hslib.plan import in_shard
 from hslib.progress import Progress, ProgressState
 from hslib.serving import Fleet
-from hslib.sizing import requests_at_once
 from hslib.store import Store
 from hslib.writer import StoreWriter
 
 __all__ = ["Job", "Result", "prepare", "run", "verdict"]
 
+_MOST_STORING = 8  # workers beyond those whose requests are in flight
 _RUNS = 10**9  # request ids of two runs differ by a random number below this
 
 Verdict = Literal["retry", "fail", "wait", "stop"]
@@ -70,8 +70,9 @@ class Extraction:
         self._fatal: BaseException | None = None
         self._aborted = threading.Event()
         # as many as may be in flight, and some to store what has come back
+        storing = min(parameters.concurrency, _MOST_STORING)
         single = parameters.scan_scope == "directory"
-        count = 1 if single else requests_at_once(parameters.concurrency)
+        count = 1 if single else parameters.concurrency + storing
         workers = [lane for _ in range(count) for lane in self._lanes]
         self._lock = threading.Lock()
         self._working = len(workers)  # workers that have not ended

@@ -8,7 +8,9 @@ from hslib.dataset import Dataset, Rejection, Sample
 from hslib.errors import DatasetError
 from hslib.job import Job
 from hslib.plan import pack
-from hslib.sizing import dump_bytes, dump_tokens
+
+_ID_BYTES = 4  # int32, beside the states of each token
+_DUMP_OVERHEAD_BYTES = 512  # header and small files, as the plugin counts them
 
 
 class Budget:
@@ -47,12 +49,12 @@ class Feed:
     def __init__(self, job: Job, most_bytes: int) -> None:
         """``most_bytes``: what one request may need, so that its dumps fit side by side."""
         self._wanted = {row.index: row for row in job.plan.todo}
-        self._state_bytes = job.plan.state_bytes_per_token
+        self._bytes_per_token = job.plan.state_bytes_per_token + _ID_BYTES
         single = job.parameters.scan_scope == "directory"
         self._groups = pack(
             self._samples(job.dataset),
             1 if single else job.parameters.samples_per_request,
-            min(job.parameters.tokens_per_request, dump_tokens(most_bytes, self._state_bytes)),
+            min(job.parameters.tokens_per_request, most_bytes // self._bytes_per_token),
         )
         self._returned: deque[list[Sample]] = deque()
         self._in_flight = 0
@@ -110,7 +112,7 @@ class Feed:
     def size_bytes(self, group: list[Sample]) -> int:
         """Bytes of dump directory that the group's states take."""
         tokens = sum(sample.num_tokens for sample in group)
-        return dump_bytes(tokens, len(group), self._state_bytes)
+        return tokens * self._bytes_per_token + len(group) * _DUMP_OVERHEAD_BYTES
 
     def answered(self, group: list[Sample], budget: Budget) -> None:
         """The server has done with the group's request; another may be sent."""

@@ -22,7 +22,6 @@ from hslib.plan import (
     require_unchanged,
 )
 from hslib.serving import Fleet
-from hslib.sizing import state_bytes
 from hslib.store import Store
 from hslib.writer import StoreWriter
 
@@ -139,7 +138,7 @@ def prepare(parameters: ExtractionParameters, fleet: Fleet) -> Job:
         unsound,
         shard=(parameters.shard_index, parameters.num_shards),
         retry_failed=parameters.retry_failed,
-        state_bytes_per_token=state_bytes(len(manifest.boundaries), manifest.hidden_size),
+        state_bytes_per_token=(len(manifest.boundaries) + 1) * manifest.hidden_size * 2,
     )
     if parameters.on_changed_rows == "refuse":
         require_unchanged(plan, store.entries, survey)
