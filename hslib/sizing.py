@@ -68,11 +68,6 @@ def dump_bytes(num_tokens: int, num_rows: int, state_bytes_per_token: int) -> in
     return num_tokens * (state_bytes_per_token + _DUMP_TOKEN_BYTES) + num_rows * _DUMP_BYTES
 
 
-def dump_tokens(size_bytes: int, state_bytes_per_token: int) -> int:
-    """Tokens whose dump fits into ``size_bytes``."""
-    return size_bytes // (state_bytes_per_token + _DUMP_TOKEN_BYTES)
-
-
 def requests_at_once(concurrency: int) -> int:
     """Requests whose dumps may lie there: in flight, and answered but not stored yet."""
     return concurrency + min(concurrency, MOST_STORING)
