@@ -1,13 +1,16 @@
 """The few commands that a terminal needs beside a notebook; exit code 0 only if all is well."""
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
-from hslib import server, watch
-from hslib.errors import HslibError
+from hslib import server, sizing, watch
+from hslib.errors import HslibError, ParameterError
 from hslib.progress import read_progress
 from hslib.store import Store
 
@@ -41,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     layers.add_argument("model", type=Path, help="a model folder")
     layers.add_argument("--boundaries", default="auto", help='such as "3,31,59"')
     layers.set_defaults(run=_layers)
+    _add_plan(commands)
     export = commands.add_parser("export", help="write a store as a trainer reads it; resumable")
     export.add_argument("store", type=Path)
     export.add_argument("out", type=Path, help="a new folder, or the one to go on with")
@@ -68,6 +72,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HslibError as error:
         print(error, file=sys.stderr)
         return 1
+
+
+def _add_plan(commands: Any) -> None:
+    plan = commands.add_parser(
+        "plan",
+        help="how big, how long, how many replicas: before anything starts",
+        description="GB are 1e9 bytes and GB/s are bytes, not bits: a link of 100 Gbit/s is 12.5.",
+    )
+    plan.add_argument("--model", type=Path, help="a model folder, or its config.json alone")
+    plan.add_argument("--hidden-size", type=int, default=0, help="without a model at hand")
+    plan.add_argument("--num-layers", type=int, default=0, help="likewise")
+    plan.add_argument("--layers", default="auto", help='boundaries such as "3,31,59"')
+    work = plan.add_mutually_exclusive_group(required=True)
+    work.add_argument("--tokens", type=_whole, help="of all samples together, such as 61e6")
+    work.add_argument("--dataset", type=Path, help="count tokens and samples of this file")
+    plan.add_argument("--samples", type=int, default=0, help="with --tokens: files have headers")
+    plan.add_argument("--longest", type=int, default=0, help="tokens of the longest sample")
+    plan.add_argument("--rate", type=float, required=True, help="tokens/s that a replica captures")
+    plan.add_argument("--replicas", type=int, default=1, help="servers, each with its own link")
+    plan.add_argument(
+        "--store-gbps", type=float, default=math.inf, help="GB/s that the store takes of them all"
+    )
+    plan.add_argument(
+        "--network-gbps", type=float, default=math.inf, help="GB/s from one replica to the store"
+    )
+    plan.add_argument("--concurrency", type=int, help="requests in flight a replica")
+    plan.set_defaults(run=_plan)
+
+
+def _whole(text: str) -> int:
+    """``61e6`` as a whole number; ValueError is argparse's to show."""
+    return int(Fraction(text))
 
 
 def _status(chosen: argparse.Namespace) -> int:
@@ -146,6 +182,61 @@ def _layers(chosen: argparse.Namespace) -> int:
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         )
     return 0
+
+
+def _plan(chosen: argparse.Namespace) -> int:
+    """The table and what follows from it."""
+    from hslib.config import ExtractionParameters
+
+    job = ExtractionParameters()
+    at_once = job.concurrency if chosen.concurrency is None else chosen.concurrency
+    found = sizing.Sizing(
+        _work(chosen),
+        sizing.Request(at_once, job.samples_per_request, job.tokens_per_request),
+        rate=chosen.rate,
+        replicas=chosen.replicas,
+        store_rate=chosen.store_gbps * 1e9,
+        link_rate=chosen.network_gbps * 1e9,
+    )
+    for fact in found.facts():
+        print(f"{fact.name:>24}: {fact.value:<18} = {fact.formula}")
+    print(f"\n{' '.join(found.sentences())}")
+    return 0
+
+
+def _work(chosen: argparse.Namespace) -> sizing.Work:
+    """What is to be extracted; a dataset's rows are counted.
+
+    Raises:
+        ParameterError, DatasetError: with the cure.
+    """
+    from hslib.dataset import Dataset, Limits
+    from hslib.layers import parse_layers
+    from hslib.model import read_shape
+
+    vocab_size = 2**31
+    if chosen.model and (chosen.hidden_size or chosen.num_layers):
+        raise ParameterError("the model's shape is said twice", fix="give --model alone")
+    if chosen.model:
+        model = read_shape(chosen.model)
+        chosen.hidden_size, chosen.num_layers = model.hidden_size, model.num_layers
+        vocab_size = model.vocab_size
+    if chosen.hidden_size < 1 or chosen.num_layers < 1:
+        raise ParameterError(
+            "the model's shape is not known", fix="give --model, or --hidden-size and --num-layers"
+        )
+    num_aux = len(parse_layers(chosen.layers, chosen.num_layers))
+    if not chosen.dataset:
+        size = (chosen.tokens, chosen.samples, chosen.longest)
+        return sizing.Work(num_aux, chosen.hidden_size, *size)
+    survey = Dataset(chosen.dataset, Limits(vocab_size, max_tokens=2**31)).survey()
+    if survey.rejections:
+        first = survey.rejections[0]
+        print(f"{len(survey.rejections)} rows left out; the first: {first.index}, {first.detail}")
+    longest = max((row.num_tokens for row in survey.rows), default=0)
+    return sizing.Work(
+        num_aux, chosen.hidden_size, survey.num_tokens, len(survey.rows), chosen.longest or longest
+    )
 
 
 def _export(chosen: argparse.Namespace) -> int:

@@ -15,8 +15,7 @@ from hslib.dump import Dump, DumpDir, validate
 from hslib.errors import DumpError, JobError, RequestError, ServerError
 from hslib.feed import Budget
 from hslib.serving import Serving
-
-_BUDGET_SHARE = 0.8  # of what the dump directory has free; the rest is small files and others
+from hslib.sizing import DUMP_SHARE
 
 # (sample, its validated dump, the running hash over its states, seconds since it was sent)
 Deliver = Callable[[Sample, Dump, "xxhash.xxh3_64", float], None]
@@ -35,7 +34,7 @@ class Lane:
         self.serving, self._parameters, self._deliver = serving, parameters, deliver
         self.dumps = DumpDir(serving.dump_path)
         self.client = serving.client(parameters.request_timeout_s)
-        free = int(self.dumps.free_bytes() * _BUDGET_SHARE)
+        free = int(self.dumps.free_bytes() * DUMP_SHARE)
         bytes_at_once = min(free, serving.proof.plugin.budget_bytes or free)
         self.budget = Budget(bytes_at_once, parameters.concurrency)
         self._in_flight = threading.Semaphore(parameters.concurrency)  # retries count too

@@ -42,9 +42,20 @@ def read_model(path: str | Path) -> ModelInfo:
         raise ParameterError(
             f"model folder {folder} is not there", fix="give a local folder with config.json"
         )
+    found = read_shape(folder)
+    _check_weights(folder)
+    return found
+
+
+def read_shape(path: str | Path) -> ModelInfo:
+    """The same of a folder that may lack weights, or of a ``config.json`` alone.
+
+    Raises:
+        ParameterError: no readable config, or not a causal language model's.
+    """
+    folder = Path(path).parent if Path(path).name == "config.json" else Path(path)
     raw = _read_config(folder)
     config = effective_config(folder)
-    _check_weights(folder)
     try:
         return ModelInfo(
             path=folder,

@@ -9,10 +9,7 @@ from dataclasses import dataclass
 from hslib.dataset import Rejection, RowInfo, Sample, Survey
 from hslib.errors import DatasetError, JobError
 from hslib.journal import Entry, Ledger
-
-# What a stored sample takes beyond its states: int64 ids, uint8 mask, header, rounded up.
-_TOKEN_OVERHEAD_BYTES = 9
-_FILE_OVERHEAD_BYTES = 600
+from hslib.sizing import stored_bytes
 
 
 @dataclass(frozen=True)
@@ -38,8 +35,8 @@ class JobPlan:
     @property
     def todo_bytes(self) -> int:
         """Bytes that the store will grow by, exact to the files' headers."""
-        per_token = self.state_bytes_per_token + _TOKEN_OVERHEAD_BYTES
-        return self.todo_tokens * per_token + len(self.todo) * _FILE_OVERHEAD_BYTES
+        size = self.state_bytes_per_token
+        return sum(stored_bytes(row.num_tokens, 1, size) for row in self.todo)
 
     def estimated_bytes(self, sample_size: int = 100) -> int:
         """``todo_bytes`` extrapolated from the first rows only, as one would without lengths."""
@@ -47,8 +44,7 @@ class JobPlan:
         if not first:
             return 0
         part = sum(row.num_tokens for row in first) * len(self.todo) / len(first)
-        per_token = self.state_bytes_per_token + _TOKEN_OVERHEAD_BYTES
-        return int(part * per_token) + len(self.todo) * _FILE_OVERHEAD_BYTES
+        return stored_bytes(part, len(self.todo), self.state_bytes_per_token)
 
     @property
     def longest(self) -> int:

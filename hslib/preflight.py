@@ -15,6 +15,7 @@ from hslib.config import ServerParameters
 from hslib.errors import ParameterError, ServerError
 from hslib.layers import parse_layers
 from hslib.model import ModelInfo, read_model
+from hslib.sizing import DUMP_SHARE, state_bytes
 
 # Runs in the interpreter that would run the server: versions without imports, CUDA by driver.
 _PROBE = """
@@ -69,7 +70,7 @@ class Plan:
     @property
     def state_bytes_per_token(self) -> int:
         """Bytes of states that one token takes: (aux + final) x hidden size x 2."""
-        return (len(self.boundaries) + 1) * self.model.hidden_size * 2
+        return state_bytes(len(self.boundaries), self.model.hidden_size)
 
 
 def preflight(parameters: ServerParameters) -> tuple[Plan | None, list[Problem]]:
@@ -242,11 +243,11 @@ def _check_budget(
     """The byte budget; the longest sample times the concurrency must fit into it."""
     found = os.statvfs(parameters.dump_path)
     free = found.f_bavail * found.f_frsize
-    budget = int(parameters.dump_budget_gb * 1e9) or int(free * 0.8)
+    budget = int(parameters.dump_budget_gb * 1e9) or int(free * DUMP_SHARE)
     if model is None:
         return budget
     longest = parameters.longest_sample or parameters.context_length or model.context_length
-    sample = longest * (len(boundaries) + 1) * model.hidden_size * 2
+    sample = longest * state_bytes(len(boundaries), model.hidden_size)
     needed = sample * parameters.concurrency * parameters.dp_size
     if min(budget, free) < needed:
         problems.append(

@@ -10,7 +10,8 @@ from support import write_rows
 
 from hslib.errors import StoreError
 from hslib.journal import Entry
-from hslib.stats.sizes import extrapolate, facts, longest_allowed, outlook, words
+from hslib.sizing import words
+from hslib.stats.sizes import extrapolate, facts, longest_allowed, outlook
 
 # The case study, from its log and its figures: hidden 7168, 4 states in bf16.
 CASE_BYTES_PER_TOKEN = 4 * 7168 * 2

@@ -16,6 +16,7 @@ from hslib.dataset import Dataset, Limits
 from hslib.errors import StoreError
 from hslib.journal import Entry
 from hslib.progress import read_progress
+from hslib.sizing import words
 from hslib.store import Store
 
 _RESAMPLES = 4000
@@ -188,14 +189,6 @@ def _log_error(draws: np.ndarray) -> np.ndarray:
     """Standard error of each draw's log mean, by the delta method; draws [R, n]."""
     errors = draws.std(axis=1, ddof=1) / draws.mean(axis=1) / np.sqrt(draws.shape[1])
     return np.asarray(errors)
-
-
-def words(size_bytes: float) -> str:
-    """A size in the unit that suits it."""
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if size_bytes >= scale:
-            return f"{size_bytes / scale:,.3g} {unit}"
-    return f"{size_bytes / 1e3:,.3g} kB"
 
 
 def longest_allowed(store: Store) -> int:
