@@ -25,9 +25,9 @@ from hslib.feed import Feed
 from hslib.journal import Entry
 from hslib.lane import Lane
 from hslib.serving import Fleet
+from hslib.sizing import requests_at_once
 from hslib.writer import StoreWriter
 
-_MOST_STORING = 8  # workers beyond those whose requests are in flight
 _RUNS = 10**9  # request ids of two runs differ by a random number below this
 
 Verdict = Literal["retry", "fail", "wait", "stop"]
@@ -88,9 +88,8 @@ class Engine:
         self._fatal: BaseException | None = None
         self._aborted = threading.Event()
         # as many as may be in flight, and some to store what has come back
-        storing = min(parameters.concurrency, _MOST_STORING)
         single = parameters.scan_scope == "directory"
-        count = 1 if single else parameters.concurrency + storing
+        count = 1 if single else requests_at_once(parameters.concurrency)
         workers = [lane for _ in range(count) for lane in self._lanes]
         self._lock = threading.Lock()
         self._working = len(workers)  # workers that have not ended

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Iterator
 from hslib.config import ExtractionParameters
 from hslib.dataset import Sample
 from hslib.plan import pack
-
-_ID_BYTES = 4  # int32, beside the states of each token
-_DUMP_OVERHEAD_BYTES = 512  # header and small files, as the plugin counts them
+from hslib.sizing import dump_bytes
 
 
 class Budget:
@@ -58,10 +56,12 @@ class Feed:
             samples: all there will be, read as they are wanted; None = they come by :meth:`put`,
                 until :meth:`finish`.
         """
-        self._bytes_per_token = state_bytes_per_token + _ID_BYTES
+        self._state_bytes = state_bytes_per_token
         single = parameters.scan_scope == "directory"
         self._most_samples = 1 if single else parameters.samples_per_request
-        self._most_tokens = min(parameters.tokens_per_request, most_bytes // self._bytes_per_token)
+        self._most_tokens = min(
+            parameters.tokens_per_request, most_bytes // dump_bytes(1, 0, self._state_bytes)
+        )
         self._groups = self._pack(samples or ())
         self._waiting: deque[list[Sample]] = deque()
         self._expects_more = samples is None
@@ -126,7 +126,7 @@ class Feed:
     def size_bytes(self, group: list[Sample]) -> int:
         """Bytes of dump directory that the group's states take."""
         tokens = sum(sample.num_tokens for sample in group)
-        return tokens * self._bytes_per_token + len(group) * _DUMP_OVERHEAD_BYTES
+        return dump_bytes(tokens, len(group), self._state_bytes)
 
     def answered(self, group: list[Sample], budget: Budget) -> None:
         """The server has done with the group's request; another may be sent."""

@@ -8,6 +8,7 @@ import pydantic
 
 from hslib.errors import StoreError
 from hslib.journal import sync_directory
+from hslib.sizing import state_bytes
 
 FORMAT = "hslib-store-1"
 # What may differ between a store and a job that resumes it: rows are compared one by one,
@@ -44,7 +45,7 @@ class Manifest(pydantic.BaseModel):
     @property
     def state_bytes_per_token(self) -> int:
         """Of all stored layers and the final state, bf16."""
-        return (len(self.boundaries) + 1) * self.hidden_size * 2
+        return state_bytes(len(self.boundaries), self.hidden_size)
 
 
 def differing_fields(stored: Manifest, wanted: Manifest) -> dict[str, tuple[Any, Any]]:
