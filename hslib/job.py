@@ -1,6 +1,5 @@
 """A job before and after it runs: what it would do, whether it may, and how it ended."""
 
-import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,7 +143,7 @@ def prepare(parameters: ExtractionParameters, fleet: Fleet) -> Job:
         require_unchanged(plan, store.entries, survey)
     require_room(
         plan,
-        store_free=_free_bytes(parameters.store_path),
+        store_free=store.storage.free_bytes(),
         dump_free=fleet.dump_room_bytes(),
         num_shards=parameters.num_shards,
     )
@@ -155,11 +154,6 @@ def open_writer(parameters: ExtractionParameters, manifest: Manifest) -> StoreWr
     return StoreWriter(
         parameters.store_path, manifest, parameters.shard_index, parameters.num_shards
     )
-
-
-def _free_bytes(path: Path) -> int:
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize
 
 
 def _limits(parameters: ExtractionParameters, fleet: Fleet) -> Limits:

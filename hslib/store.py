@@ -7,7 +7,9 @@
     samples/00012/00012345.safetensors    input_ids, loss_mask, hidden_states
     quarantine/                           what repair() moved away
 
-A file counts only if a live ``ok`` line of a journal names it.
+In a directory, or below a prefix of an object store (``s3://bucket/prefix``), where the names of
+samples and journals end in an id of their own: none is ever used twice. A file counts only if a
+live ``ok`` line of a journal names it.
 """
 
 import os
@@ -21,10 +23,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hslib.errors import StoreError
-from hslib.journal import Entry, Ledger, combine, read_journal
+from hslib.journal import Entry, Ledger, combine
 from hslib.manifest import read_manifest
-from hslib.samplefile import Fault, check_file
-from hslib.tensorfile import TensorFileError, open_tensors
+from hslib.samplefile import Fault, check_content, check_file
+from hslib.storage import open_storage
+from hslib.tensorfile import TensorFile, TensorFileError
 from hslib.writer import StoreWriter
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class StoredSample:
-    """One sample, memory-mapped: tensors are views, nothing is read before it is used.
+    """One sample; of a file it is memory-mapped, and nothing is read before it is used.
 
     ``input_ids`` int64 [T], ``loss_mask`` uint8 [T], ``hidden_states`` bf16 [T, L, H] with
     boundaries ascending and the final state last.
@@ -92,17 +95,18 @@ class Store:
     """Read access to a store, whatever shards wrote it.
 
     Raises:
-        StoreError: no manifest, or a journal that can't be read.
+        StoreError: no manifest, a journal that can't be read, or an object store that refuses.
+        ParameterError: a URL that is none of a store.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.manifest = read_manifest(self.path)
+        self.storage = open_storage(path)
+        self.path = self.storage.place
+        self.manifest = read_manifest(self.storage)
         self.ledger = self._read_ledger()
 
     def _read_ledger(self) -> Ledger:
-        journals = sorted(self.path.glob("journal*.jsonl"))
-        return combine(entry for journal in journals for entry in read_journal(journal))
+        return combine(self.storage.entries())
 
     @property
     def entries(self) -> dict[int, Entry]:
@@ -120,18 +124,37 @@ class Store:
 
     def __getitem__(self, index: int) -> StoredSample:
         """Raises :class:`StoreError` when the row is not stored or its file is not whole."""
+        entry = self._entry(index)
+        return self._sample(entry, self._open(entry))
+
+    def checked(self, index: int) -> StoredSample:
+        """The same, after every byte was compared with the journal line.
+
+        Raises:
+            StoreError: it is not stored, or not sound.
+        """
+        entry = self._entry(index)
+        file = self._open(entry)
+        fault = check_content(self.storage, entry, self.manifest, file)
+        if fault is not None:
+            raise _not_sound(entry, f"{fault.check}: {fault.detail}")
+        return self._sample(entry, file)
+
+    def _entry(self, index: int) -> Entry:
         if index not in self.entries:
             failed = self.ledger.failed.get(index)
             why = f"it failed: {failed.reason}" if failed else "it was not extracted"
             raise StoreError(f"sample {index} is not in the store: {why}", index=index)
-        entry = self.entries[index]
+        return self.entries[index]
+
+    def _open(self, entry: Entry) -> TensorFile:
         try:
-            arrays = open_tensors(self.path / entry.file).arrays
+            return self.storage.open(entry.file)
         except (TensorFileError, FileNotFoundError) as error:
-            raise StoreError(
-                f"sample {index} is not sound: {error}", index=index, fix="run repair()"
-            ) from error
-        tensors = {name: _as_tensor(array) for name, array in arrays.items()}
+            raise _not_sound(entry, str(error)) from error
+
+    def _sample(self, entry: Entry, file: TensorFile) -> StoredSample:
+        tensors = {name: _as_tensor(array) for name, array in file.arrays.items()}
         return StoredSample(entry, self.manifest.boundaries, **tensors)
 
     def verify(
@@ -144,16 +167,18 @@ class Store:
         """Compare files with their journal lines: size only, or every byte (``deep``).
 
         Deep reads each file once: header rebuilt and compared, checksum over all tensors,
-        digest over the ids.
+        digest over the ids. On an object store, where a listing tells the sizes, an object that
+        was written anew since is read too.
 
         Raises:
-            OSError: a file could not be read, which says nothing of the sample.
+            OSError, StoreError: a file could not be read, which says nothing of the sample.
         """
         wanted = list(self.entries if indices is None else indices)
+        stat = self.storage.survey() if indices is None else self.storage.stat
 
         def check(index: int) -> Fault | None:
             entry = self.entries[index]
-            fault = check_file(self.path, entry, self.manifest, deep)
+            fault = check_file(self.storage, entry, self.manifest, deep, stat)
             on_checked(entry.size_bytes)
             return fault
 
@@ -176,11 +201,20 @@ class Store:
                 entry = self.entries.get(fault.index)
                 if entry is None or entry.entry != reported[fault.index]:
                     continue
-                if check_file(self.path, entry, self.manifest, report.deep) is not None:
+                if check_file(self.storage, entry, self.manifest, report.deep) is not None:
                     writer.revoke(entry, f"{fault.check}: {fault.detail}")
                     moved.append(fault.index)
         self.ledger = self._read_ledger()
         return moved
+
+
+def _not_sound(entry: Entry, why: str) -> StoreError:
+    return StoreError(
+        f"sample {entry.index} is not sound: {why}",
+        index=entry.index,
+        file=entry.file,
+        fix="run Store.repair() and extract again",
+    )
 
 
 def _as_tensor(array: np.ndarray) -> "torch.Tensor":

@@ -1,20 +1,15 @@
-"""The one way to write to a store: file by temporary name, fsync, rename, then the journal line."""
+"""The one way to write to a store: the file, whole and confirmed, then the journal line."""
 
 import dataclasses
-import os
 import time
-from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hslib.errors import JobError
-from hslib.journal import Entry, Journal, journal_name
-from hslib.lock import Lock
+from hslib.journal import Entry, journal_name
 from hslib.manifest import Manifest, write_or_check_manifest
-from hslib.samplefile import sample_file, sample_header
-from hslib.tensorfile import LARGE, PAGE
+from hslib.samplefile import sample_header
+from hslib.storage import Storage, open_storage
 
 if TYPE_CHECKING:
     import xxhash
@@ -24,26 +19,24 @@ if TYPE_CHECKING:
 
 
 class StoreWriter:
-    """The one way to write: files by temporary name, fsync and rename, then the journal line.
+    """The one way to write: a sample's file, whole and confirmed, then the journal line.
 
     Any number of threads may call :meth:`put`. One process a shard.
     """
 
     def __init__(
-        self, path: Path, manifest: Manifest, shard_index: int = 0, num_shards: int = 1
+        self, path: str | Path, manifest: Manifest, shard_index: int = 0, num_shards: int = 1
     ) -> None:
-        self.path = path
-        path.mkdir(parents=True, exist_ok=True)
+        self._storage = open_storage(path)
         name = journal_name(shard_index, num_shards)
-        self._lock = Lock(path / f".{name}.lock", f"shard {shard_index} of {num_shards} of {path}")
+        self._lock = self._storage.lock(name, f"shard {shard_index} of {num_shards} of {path}")
         self._lock.acquire()
         try:
-            _refuse_other_splits(path, num_shards)
-            self.manifest = write_or_check_manifest(path, manifest)
+            _refuse_other_splits(self._storage, num_shards)
+            self.manifest = write_or_check_manifest(self._storage, manifest)
             self._suffix = f".{shard_index}-of-{num_shards}.tmp"
-            for leftover in path.glob(f"samples/*/.*{self._suffix}"):
-                leftover.unlink()  # of a killed job of this shard, which the lock shows is gone
-            self._journal = Journal(path / name)
+            self._storage.sweep(self._suffix)  # the lock shows that whoever left them is gone
+            self._journal = self._storage.journal(name, self._lock)
         except BaseException:
             self._lock.release()
             raise
@@ -73,10 +66,11 @@ class StoreWriter:
 
         Raises:
             OSError: the disk is full, read-only or gone. Nothing is committed then.
+            StoreError: an object store did not take it. Nothing is committed then either.
+            JobError: the lock on an object store was lost.
         """
         tail = sample.input_ids.astype("<i8").tobytes() + sample.loss_mask.tobytes()
         states_hash.update(tail)
-        file = sample_file(sample.index)
         draft = Entry(
             index=sample.index,
             id=sample.id,
@@ -84,7 +78,6 @@ class StoreWriter:
             num_tokens=sample.num_tokens,
             digest=sample.digest,
             mask_digest=sample.mask_digest,
-            file=file,
             checksum=states_hash.hexdigest(),
             attempts=attempts,
             latency_s=round(latency_s, 6),
@@ -97,10 +90,11 @@ class StoreWriter:
             dump.hidden_states.reshape(-1).data.cast("B"),
             tail,
         ]
-        entry = dataclasses.replace(draft, size_bytes=sum(len(part) for part in parts))
-        target = self.path / file
-        write_file(target, parts, self._suffix)
-        self._journal.append(entry, target.parent)
+        file = self._storage.sample_file(sample.index, draft.entry)
+        size = sum(len(part) for part in parts)
+        etag = self._storage.put(file, parts, self._suffix)
+        entry = dataclasses.replace(draft, file=file, size_bytes=size, etag=etag)
+        self._journal.append(entry)
         return entry
 
     def record(self, entry: Entry) -> None:
@@ -109,9 +103,6 @@ class StoreWriter:
 
     def revoke(self, entry: Entry, reason: str) -> None:
         """Take back an ``ok`` line and move its file, if any, into ``quarantine/``."""
-        source = self.path / entry.file
-        quarantine = self.path / "quarantine"
-        quarantine.mkdir(exist_ok=True)
         self._journal.append(
             Entry(
                 index=entry.index,
@@ -122,23 +113,24 @@ class StoreWriter:
                 finished_at=time.time(),
             )
         )
-        if source.exists():
-            source.rename(quarantine / f"{source.stem}-{entry.entry}{source.suffix}")
+        file = PurePosixPath(entry.file)
+        name = file.name if entry.entry in file.name else f"{file.stem}-{entry.entry}{file.suffix}"
+        self._storage.move(entry.file, f"quarantine/{name}")
 
 
-def _refuse_other_splits(path: Path, num_shards: int) -> None:
+def _refuse_other_splits(storage: Storage, num_shards: int) -> None:
     """Two jobs may write at once only if they split the rows in the same way.
 
     Raises:
         JobError: a job with another ``num_shards`` is at work; it might hold the same rows.
     """
-    for file in path.glob(".journal*.lock"):
-        split = int(file.name.split("-of-")[1][:5]) if "-of-" in file.name else 1
+    for name in storage.locked():
+        split = int(name.split("-of-")[1][:5]) if "-of-" in name else 1
         if split == num_shards:
             continue
+        lock = storage.lock(name, f"the store {storage.place}")
         try:
-            with Lock(file, f"the store {path}"):
-                continue  # its owner is gone
+            lock.acquire()
         except JobError as error:
             raise JobError(
                 f"a job with num_shards = {split} is writing to this store, this one has "
@@ -146,60 +138,4 @@ def _refuse_other_splits(path: Path, num_shards: int) -> None:
                 fix="wait for it, or use the same num_shards",
                 **error.fields,
             ) from error
-
-
-def write_file(target: Path, parts: Iterable[bytes | memoryview], suffix: str) -> None:
-    """Write ``parts`` to ``.{name}{suffix}`` beside ``target``, fsync, rename.
-
-    Raises:
-        OSError: with the temporary file removed.
-    """
-    temporary = target.with_name(f".{target.name}{suffix}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    try:
-        fd = os.open(temporary, flags, 0o644)
-    except FileNotFoundError:  # the first file of its folder
-        target.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(temporary, flags, 0o644)
-    try:
-        try:
-            offset = 0
-            for part in parts:
-                done = write_direct(temporary, part, offset)
-                view = memoryview(part)[done:]
-                offset += done
-                while view:
-                    count = os.pwrite(fd, view, offset)
-                    view, offset = view[count:], offset + count
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        temporary.rename(target)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def write_direct(path: Path, part: bytes | memoryview, offset: int) -> int:
-    """Write a large part's whole pages past the page cache; returns the bytes written.
-
-    A dump's pages go to the disk as they are: without a second copy in memory, and without
-    driving out what others keep there. What is small, not aligned, or on a file system that
-    can't is left to the caller: 0 is returned. So is the rest when the disk gets full.
-    """
-    size = len(part) // PAGE * PAGE
-    if size < LARGE or offset % PAGE or np.frombuffer(part, np.uint8).ctypes.data % PAGE:
-        return 0
-    view, done = memoryview(part)[:size], 0
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_DIRECT)
-    except OSError:
-        return 0
-    try:
-        while done < size and done % PAGE == 0:
-            done += os.pwrite(fd, view[done:], offset + done)
-    except OSError:
-        return done // PAGE * PAGE
-    finally:
-        os.close(fd)
-    return done
+        lock.release()  # its owner is gone

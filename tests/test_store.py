@@ -347,7 +347,7 @@ def test_a_file_that_cannot_be_opened_is_not_taken_for_bad(
     def too_many(_path: Path) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("hslib.samplefile.open_tensors", too_many)
+    monkeypatch.setattr("hslib.storage.open_tensors", too_many)
     with pytest.raises(OSError, match="Too many open files"):
         Store(tmp_path / "store").verify(deep=True)
 
@@ -380,7 +380,7 @@ def test_a_journal_that_failed_once_acknowledges_nothing_more(
 
     def work(index: int) -> None:
         try:
-            journal.append(Entry(index=index, id="x", status="ok"), tmp_path / "d")
+            journal.append(Entry(index=index, id="x", status="ok", file="d/x"))
             results[index] = "durable"
         except OSError:
             results[index] = "raised"

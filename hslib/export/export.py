@@ -21,16 +21,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
-from hslib.errors import ExportError, StoreError
+from hslib.errors import ExportError
 from hslib.export.vocabulary import VocabularyMap, count_tokens, vocabulary_map
+from hslib.filewrite import write_file
 from hslib.journal import Entry
 from hslib.lock import Lock
 from hslib.manifest import Manifest, write_atomically
 from hslib.model import read_model
 from hslib.norm import FinalNorm, Side, read_final_norm
-from hslib.samplefile import check_file
 from hslib.store import Store, StoredSample
-from hslib.writer import write_file
 
 if TYPE_CHECKING:
     import torch
@@ -280,14 +279,7 @@ class _Work:
         target.parent.mkdir(parents=True, exist_ok=True)
         linked = self._link(entry.checksum, target)
         if not linked:
-            fault = check_file(self._store.path, entry, self._store.manifest, deep=True)
-            if fault is not None:
-                raise StoreError(
-                    f"sample {entry.index} is not sound: {fault.check}: {fault.detail}",
-                    path=fault.path,
-                    fix="run Store.repair() and extract again",
-                )
-            parts = self._trainer.parts(self._store[entry.index], self._bridge)
+            parts = self._trainer.parts(self._store.checked(entry.index), self._bridge)
             write_file(target, parts, ".tmp")
         size = target.stat().st_size
         return Row(row, entry.index, entry.checksum, file, size, linked)
