@@ -7,6 +7,7 @@ variables and files, and they are never seen here. Knows nothing of stores.
 import contextlib
 import email.utils
 import os
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -41,10 +42,12 @@ _CURES = {
     "AuthorizationHeaderMalformed": _REGION,
     "301": _REGION,
     "NoRegion": _REGION,
+    "RequestTimeTooSkewed": "set this machine's clock",
     "NotImplemented": "this object store lacks what a store needs: conditional writes "
     "(If-None-Match, If-Match) and uploads in parts; use another",
 }
-_PASSING = {"SlowDown", "RequestTimeout", "RequestTimeTooSkewed", "OperationAborted"}
+_USER_IN_URL = re.compile(r"//[^/\s@]*@")
+_PASSING = {"SlowDown", "RequestTimeout", "OperationAborted"}
 
 
 class Head(NamedTuple):
@@ -87,7 +90,7 @@ class Objects:
         return str(_bare(self._call("put_object", name, Body=data)["ETag"]))
 
     def put_if(self, name: str, data: bytes, etag: str) -> str | None:
-        """Write only over the object with this ETag, "" = only where none is; None when it isn't so."""
+        """Write only over the object with this ETag, "" = only where none is; else None."""
         condition = {"IfMatch": f'"{etag}"'} if etag else {"IfNoneMatch": "*"}
         try:
             return str(_bare(self._call("put_object", name, Body=data, **condition)["ETag"]))
@@ -194,14 +197,14 @@ class Objects:
     @contextlib.contextmanager
     def _explained(self, key: str) -> Iterator[None]:
         import aiohttp
-        import botocore.exceptions as botocore
+        import botocore.exceptions as boto
 
         try:
             yield
         except (
             OSError,
-            botocore.BotoCoreError,
-            botocore.ClientError,
+            boto.BotoCoreError,
+            boto.ClientError,
             aiohttp.ClientError,
         ) as error:
             raise explain(error, self.bucket, key) from error
@@ -235,7 +238,7 @@ def explain(error: BaseException, bucket: str, key: str) -> Exception:
     no_answer = response is None and cure is None
     said = response["Error"].get("Message") if response else str(error).splitlines()[0]
     return StoreError(
-        f"the object store does not do it: {said or code}",
+        f"the object store does not do it: {_USER_IN_URL.sub('//', said or code)}",
         bucket=bucket,
         key=key,
         code=code,
