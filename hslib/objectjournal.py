@@ -1,13 +1,12 @@
 """A journal on an object store, where nothing can be appended to.
 
 Its lines are in segments, ``{name}-{writer}-{number}.jsonl``, with a writer id that nobody else
-has. A commit replaces the segment by its longer self in one request; a segment that is long enough
-is left alone, and so is one that a request failed on.
+has. A commit replaces the segment by its longer self, in one request that counts only if what is
+there is what the last commit left: a request that arrives late takes nothing back. A segment that
+is long enough is left alone, and the next begun.
 """
 
 import secrets
-
-import tenacity
 
 from hslib.errors import StoreError
 from hslib.journal import GroupCommit
@@ -15,45 +14,28 @@ from hslib.objects import Objects
 from hslib.storage import HeldLock
 
 SEGMENT_BYTES = 256 << 10
-_TRIES = 6
-
-
-def _may_pass(error: BaseException) -> bool:
-    return isinstance(error, StoreError) and bool(error.fields.get("retry"))
 
 
 class ObjectJournal(GroupCommit):
     """The journal of one writer, for as long as it holds its lock."""
 
-    def __init__(self, url: str, name: str, held: HeldLock) -> None:
+    def __init__(self, objects: Objects, name: str, held: HeldLock) -> None:
         super().__init__()
-        # Requests that failed may still arrive, late: none may be sent twice to one segment
-        # behind our back, or it could take back what a later one added.
-        self._objects = Objects(url, retries=False)
-        self._held = held
+        self._objects, self._held = objects, held
         self._stem = f"{name.removesuffix('.jsonl')}-{secrets.token_hex(6)}"
-        self._number, self._content = 1, b""
+        self._number, self._content, self._etag = 1, b"", ""
 
     def _commit(self, lines: list[bytes], _files: set[str]) -> None:
-        retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(_TRIES),
-            wait=tenacity.wait_exponential_jitter(initial=0.2, max=10.0),
-            retry=tenacity.retry_if_exception(_may_pass),
-            reraise=True,
-        )
-        retrying(self._put, b"".join(lines))
-
-    def _put(self, lines: bytes) -> None:
         self._held.require_held()
-        content = self._content + lines
-        try:
-            self._objects.put(f"{self._stem}-{self._number:06d}.jsonl", content)
-        except BaseException:
-            self._next_segment()
-            raise
-        self._content = content
+        name = f"{self._stem}-{self._number:06d}.jsonl"
+        content = self._content + b"".join(lines)
+        etag = self._objects.put_if(name, content, self._etag)
+        if etag is None:
+            raise StoreError(
+                "somebody else writes to this writer's part of the journal",
+                path=f"{self._objects.url}/{name}",
+                fix="keep others away from the store, and run again to resume",
+            )
+        self._content, self._etag = content, etag
         if len(content) >= SEGMENT_BYTES:
-            self._next_segment()
-
-    def _next_segment(self) -> None:
-        self._number, self._content = self._number + 1, b""
+            self._number, self._content, self._etag = self._number + 1, b"", ""

@@ -86,8 +86,6 @@ class ObjectLock:
         owner = {"pid": os.getpid(), "host": socket.gethostname(), "token": self._token}
         data = json.dumps({**owner, "renewed": self._times}).encode()
         made = self._objects.put_if(self._name, data, etag)
-        if made is None and self._is_mine():  # written, but the answer was lost and asked for again
-            made = self._objects.head(self._name).etag
         if made is None:
             return False
         self._etag, self._renewed_at = made, asked_at

@@ -47,7 +47,7 @@ _CURES = {
     "(If-None-Match, If-Match) and uploads in parts; use another",
 }
 _USER_IN_URL = re.compile(r"//[^/\s@]*@")
-_PASSING = {"SlowDown", "RequestTimeout", "OperationAborted"}
+_CONDITION_FAILED = {"PreconditionFailed", "ConditionalRequestConflict", "412"}
 
 
 class Head(NamedTuple):
@@ -69,37 +69,45 @@ class Listed(NamedTuple):
 class Objects:
     """Any number of threads may use one; so may a child process or an unpickled copy.
 
-    Every method raises :class:`StoreError` with ``bucket, key, code, retry`` when the object store
-    refuses or can't be reached, once botocore's own retries are used up; ``retry`` says whether it
-    may pass. An object that is not there is a ``FileNotFoundError``.
-
-    Args:
-        retries: False = ask once, for those who must know what arrived.
+    Every method raises :class:`StoreError` with ``bucket, key, code`` when the object store refuses
+    or can't be reached, once botocore's own retries are used up. An object that is not there is a
+    ``FileNotFoundError``.
     """
 
-    def __init__(self, url: str, retries: bool = True) -> None:
-        self.url, self._retries = url, retries
+    def __init__(self, url: str) -> None:
+        self.url = url
         self.bucket, self._prefix = split_url(url)
         self._opened: tuple[int, Any] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Objects, (self.url, self._retries)
+        return Objects, (self.url,)
 
     def put(self, name: str, data: bytes) -> str:
         """Write an object, which appears whole or not at all; returns its ETag."""
-        return str(_bare(self._call("put_object", name, Body=data)["ETag"]))
+        return _bare(self._call("put_object", name, Body=data)["ETag"])
 
     def put_if(self, name: str, data: bytes, etag: str) -> str | None:
-        """Write only over the object with this ETag, "" = only where none is; else None."""
+        """Write only over the object with this ETag, "" = only where none is; else None.
+
+        Requests are sent again when an answer is lost, by botocore and by the network's library,
+        and may arrive late: of one that is conditional only the first has an effect.
+        """
         condition = {"IfMatch": f'"{etag}"'} if etag else {"IfNoneMatch": "*"}
         try:
-            return str(_bare(self._call("put_object", name, Body=data, **condition)["ETag"]))
+            return _bare(self._call("put_object", name, Body=data, **condition)["ETag"])
         except FileNotFoundError:
             return None
         except StoreError as error:
-            if error.fields["code"] in ("PreconditionFailed", "ConditionalRequestConflict", "412"):
-                return None
-            raise
+            if error.fields["code"] not in _CONDITION_FAILED:
+                raise
+        return self._etag_of(name, data)
+
+    def _etag_of(self, name: str, data: bytes) -> str | None:
+        """The ETag of an object that holds just this: an answer was lost. None for any other."""
+        try:
+            return self.head(name).etag if self.get(name) == data else None
+        except FileNotFoundError:
+            return None
 
     def put_parts(self, name: str, parts: Sequence[bytes | memoryview]) -> str:
         """Write an object of any size, at most ``PART_BYTES`` of it copied; returns its ETag."""
@@ -123,7 +131,7 @@ class Objects:
             with contextlib.suppress(StoreError, FileNotFoundError):  # the first error is the cause
                 self._call("abort_multipart_upload", name, **upload)
             raise
-        return str(_bare(whole["ETag"]))
+        return _bare(whole["ETag"])
 
     def get(self, name: str) -> bytes:
         """A whole object; large ones over several connections."""
@@ -191,7 +199,7 @@ class Objects:
     def _filesystem(self) -> Any:
         """s3fs's, anew in a child process: its connections can't be shared."""
         if self._opened is None or self._opened[0] != os.getpid():
-            self._opened = (os.getpid(), _open_s3(self._retries))
+            self._opened = (os.getpid(), _open_s3())
         return self._opened[1]
 
     @contextlib.contextmanager
@@ -210,40 +218,27 @@ class Objects:
             raise explain(error, self.bucket, key) from error
 
 
-def _open_s3(retries: bool) -> Any:
+def _open_s3() -> Any:
     import s3fs
 
-    plain = s3fs.S3FileSystem(skip_instance_cache=True, use_listings_cache=False)
-    if retries:
-        return plain
-    config = {**plain.config_kwargs, "retries": {"total_max_attempts": 1, "mode": "standard"}}
-    once = s3fs.S3FileSystem(
-        skip_instance_cache=True, use_listings_cache=False, config_kwargs=config
-    )
-    once.retries = 1
-    return once
+    return s3fs.S3FileSystem(skip_instance_cache=True, use_listings_cache=False)
 
 
 def explain(error: BaseException, bucket: str, key: str) -> Exception:
     """What s3fs, botocore or the network said, as this kit's errors."""
     response = _response_of(error)
     if response is None:
-        code, status = type(error).__name__.removesuffix("Error"), 0
+        code, said = type(error).__name__.removesuffix("Error"), str(error)
     else:
-        code = str(response["Error"].get("Code") or "unknown")
-        status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
+        code, said = (str(response["Error"].get(name) or "") for name in ("Code", "Message"))
     if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
         return FileNotFoundError(f"s3://{bucket}/{key}")
-    cure = _CURES.get(code)
-    no_answer = response is None and cure is None
-    said = response["Error"].get("Message") if response else str(error).splitlines()[0]
     return StoreError(
         f"the object store does not do it: {_USER_IN_URL.sub('//', said or code)}",
         bucket=bucket,
         key=key,
         code=code,
-        retry=no_answer or status >= 500 or status == 429 or code in _PASSING,
-        fix=cure or _LATER,
+        fix=_CURES.get(code, _LATER),
     )
 
 
@@ -274,5 +269,5 @@ def blocks(parts: Iterable[bytes | memoryview], size: int) -> Iterator[bytes]:
         yield b"".join(held)
 
 
-def _bare(etag: str) -> str:
-    return etag.strip('"')
+def _bare(etag: Any) -> str:
+    return str(etag).strip('"')

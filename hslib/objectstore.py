@@ -98,7 +98,7 @@ class ObjectStore:
         return [name[1:].removesuffix(".lock") for name in names]
 
     def journal(self, name: str, lock: HeldLock) -> ObjectJournal:
-        return ObjectJournal(self.place, name, lock)
+        return ObjectJournal(self.objects, name, lock)
 
     def free_bytes(self) -> int | None:
         return None
