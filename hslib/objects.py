@@ -133,11 +133,11 @@ class Objects:
             raise
         return _bare(whole["ETag"])
 
-    def get(self, name: str) -> bytes:
-        """A whole object; large ones over several connections."""
+    def get(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
+        """An object, or its bytes ``start:end``; a large one over several connections."""
         key = self._prefix + name
         with self._explained(key):
-            return bytes(self._filesystem().cat_file(f"{self.bucket}/{key}"))
+            return bytes(self._filesystem().cat_file(f"{self.bucket}/{key}", start=start, end=end))
 
     def head(self, name: str) -> Head:
         found = self._call("head_object", name)

@@ -66,6 +66,9 @@ class ObjectStore:
     def open(self, file: str) -> TensorFile:
         return parse_tensors(f"{self.place}/{file}", self.objects.get(file))
 
+    def read_range(self, file: str, start: int, end: int) -> bytes:
+        return self.objects.get(file, start, end)
+
     def read_ahead(self, _file: str) -> None:
         """Several are downloaded at once anyway."""
 

@@ -75,6 +75,9 @@ class Storage(Protocol):
     def open(self, file: str) -> TensorFile:
         """A sample's arrays. Raises :class:`TensorFileError` when the file is not whole."""
 
+    def read_range(self, file: str, start: int, end: int) -> bytes:
+        """A part of a file, as much of it as there is."""
+
     def read_ahead(self, file: str) -> None:
         """The file will be wanted soon."""
 
@@ -150,6 +153,11 @@ class Directory:
 
     def open(self, file: str) -> TensorFile:
         return open_tensors(self.place / file)
+
+    def read_range(self, file: str, start: int, end: int) -> bytes:
+        with (self.place / file).open("rb") as handle:
+            handle.seek(start)
+            return handle.read(end - start)
 
     def read_ahead(self, file: str) -> None:
         try:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from hslib.writer import StoreWriter
 
 if TYPE_CHECKING:
     import torch
+
+
+_READERS, _TOKENS_AHEAD = 8, 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +67,13 @@ class StoredSample:
     def final(self) -> "torch.Tensor":
         """The state after the model's last norm, bf16 [T, H]."""
         return self.hidden_states[:, -1]
+
+
+class Tokens(NamedTuple):
+    """A sample without its states: ``input_ids`` int64 [T], ``loss_mask`` uint8 [T]."""
+
+    input_ids: "torch.Tensor"
+    loss_mask: "torch.Tensor"
 
 
 @dataclass(frozen=True)
@@ -139,6 +149,29 @@ class Store:
         if fault is not None:
             raise _not_sound(entry, f"{fault.check}: {fault.detail}")
         return self._sample(entry, file)
+
+    def tokens(self, indices: Iterable[int] | None = None) -> Iterator[Tokens]:
+        """The ids and masks of these samples, or all, in order; no state is read or downloaded.
+
+        Raises:
+            StoreError: one is not stored, or its file is cut short or gone.
+        """
+        wanted = list(self.entries if indices is None else indices)
+        with ThreadPoolExecutor(_READERS) as pool:
+            for start in range(0, len(wanted), _TOKENS_AHEAD):
+                yield from pool.map(self._read_tokens, wanted[start : start + _TOKENS_AHEAD])
+
+    def _read_tokens(self, index: int) -> Tokens:
+        entry = self._entry(index)
+        count, end = entry.num_tokens, entry.size_bytes  # they are last in a file, ids first
+        try:
+            data = self.storage.read_range(entry.file, end - 9 * count, end)
+        except FileNotFoundError as error:
+            raise _not_sound(entry, str(error)) from error
+        if len(data) != 9 * count:
+            raise _not_sound(entry, "it is cut short")
+        ids = np.frombuffer(data, "<i8", count)
+        return Tokens(_as_tensor(ids), _as_tensor(np.frombuffer(data, "u1", offset=8 * count)))
 
     def _entry(self, index: int) -> Entry:
         if index not in self.entries:

@@ -72,6 +72,7 @@ def bucket(object_server: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """A bucket of the test's own, and the environment in which the kit finds it."""
     for name, value in {**PLACES, **CREDENTIALS, "AWS_ENDPOINT_URL": object_server}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr("s3fs.S3FileSystem.retries", 2)
     return Bucket(f"b-{uuid.uuid4().hex[:12]}", monkeypatch, object_server)
 
 

@@ -29,7 +29,7 @@ from hslib.lock import Lock
 from hslib.manifest import Manifest, write_atomically
 from hslib.model import read_model
 from hslib.norm import FinalNorm, Side, read_final_norm
-from hslib.store import Store, StoredSample
+from hslib.store import Store, StoredSample, Tokens
 
 if TYPE_CHECKING:
     import torch
@@ -80,9 +80,9 @@ class Context:
     vocabulary: VocabularyMap | None  # None = the model's whole vocabulary
     token_counts: dict[int, int]
 
-    def samples(self) -> Iterator[StoredSample]:
-        """In row order."""
-        return (self.store[row.index] for row in self.rows)
+    def tokens(self) -> Iterator[Tokens]:
+        """Of each row, in row order."""
+        return self.store.tokens(row.index for row in self.rows)
 
 
 class TrainerFormat(Protocol):
@@ -164,7 +164,7 @@ def export_store(
         _write_or_check_kind(out, kind)
         work = _Work(store, out, trainer, bridge, _linkable(link_from, out, kind))
         made = work.run(workers, on_row)
-        counts = dict(sorted(count_tokens(store).items()))
+        counts = dict(sorted(count_tokens(store.tokens()).items()))
         vocab_size = store.manifest.vocab_size
         whole = draft_vocab_size in (0, vocab_size)
         vocabulary = None if whole else vocabulary_map(counts, draft_vocab_size, vocab_size)
