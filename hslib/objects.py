@@ -176,16 +176,22 @@ class Objects:
         self._call("delete_object", name)
 
     def prove(self) -> None:
-        """Write, read and delete a small object; raises when this can't be done here."""
+        """Write, read and delete a small object; raises when this can't be done here.
+
+        Writes that a condition forbids must have no effect: not every object store knows them.
+        """
         name, data = f".hslib-check-{secrets.token_hex(8)}", b"may this process write here?"
         self.put(name, data)
         try:
+            for etag in ("", "0" * 32):
+                self.put_if(name, b"not this", etag)
             if self.get(name) != data:
                 raise StoreError(
-                    "the object store gives back other bytes than were written",
+                    "the object store gives back other bytes than were written, or knows no "
+                    "conditional writes",
                     bucket=self.bucket,
                     key=self._prefix + name,
-                    fix="is another object store behind AWS_ENDPOINT_URL for reading?",
+                    fix=_CURES["NotImplemented"],
                 )
         finally:
             self.delete(name)

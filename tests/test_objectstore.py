@@ -383,6 +383,16 @@ def test_an_object_store_that_is_not_there_is_an_error(bucket: Bucket, meddler: 
         prove(bucket.url)
 
 
+@pytest.mark.parametrize("header", ["if-match", "if-none-match"])
+def test_an_object_store_that_ignores_conditions_is_refused(
+    bucket: Bucket, meddler: Meddler, header: str
+) -> None:
+    meddler.without = (header,)
+    with pytest.raises(StoreError, match="knows no conditional writes"):
+        prove(bucket.url)
+    assert bucket.names() == []
+
+
 def test_the_preflight_leaves_nothing_behind(bucket: Bucket) -> None:
     prove(bucket.url)
     assert bucket.names() == []
