@@ -14,6 +14,7 @@ from pydantic import Field
 
 from hslib import demo
 from hslib.errors import ParameterError
+from hslib.place import Place, read_place
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -109,6 +110,7 @@ class ExtractionParameters(Parameters):
 
     ``concurrency``: requests in flight. ``max_tokens`` 0 = the server's limit. ``limit`` 0 =
     all rows. ``resume_check``: what a stored sample must pass to count as done.
+    ``store_dir``: a directory, or ``s3://bucket/prefix`` (see :class:`StoreParameters`).
     ``max_attempts``: tries a sample. ``max_zero_mask_share``: the job refuses when more of the
     rows than this train nothing. ``on_changed_rows``: rows whose ids or mask differ from what
     was stored stop the job, or are extracted again. ``samples_per_request``: short rows share
@@ -202,9 +204,14 @@ class ExtractionParameters(Parameters):
             raise ValueError('scan_scope "directory" is for servers that somebody else runs')
         return self
 
+    @pydantic.field_validator("store_dir")
+    @classmethod
+    def _store_is_a_place(cls, text: str) -> str:
+        return checked_place(text)
+
     @property
-    def store_path(self) -> Path:
-        return Path(self.store_dir).absolute() if self.store_dir else self.run_path / "store"
+    def store_path(self) -> Place:
+        return store_place(self.store_dir, self.run_path)
 
     @property
     def dump_paths(self) -> list[Path]:
@@ -219,13 +226,22 @@ class ExtractionParameters(Parameters):
 
 
 class StoreParameters(Parameters):
-    """What notebooks that read a store have: ``store_dir`` empty = the run's own."""
+    """What notebooks that read a store have: ``store_dir`` empty = the run's own.
+
+    ``s3://bucket/prefix`` is a store in a bucket; region, endpoint and credentials are botocore's
+    affair, which reads them from its environment variables and files. No parameter holds them.
+    """
 
     store_dir: str = ""
 
+    @pydantic.field_validator("store_dir")
+    @classmethod
+    def _store_is_a_place(cls, text: str) -> str:
+        return checked_place(text)
+
     @property
-    def store_path(self) -> Path:
-        return Path(self.store_dir).absolute() if self.store_dir else self.run_path / "store"
+    def store_path(self) -> Place:
+        return store_place(self.store_dir, self.run_path)
 
     @property
     def is_demo(self) -> bool:
@@ -331,6 +347,18 @@ class ExportParameters(StoreParameters):
     def export_path(self) -> Path:
         default = self.run_path / "export" / self.trainer
         return Path(self.export_dir).absolute() if self.export_dir else default
+
+
+def checked_place(store_dir: str) -> str:
+    """``store_dir`` itself. Raises :class:`ParameterError` for a URL that is none of a store."""
+    read_place(store_dir)
+    return store_dir
+
+
+def store_place(store_dir: str, run_path: Path) -> Place:
+    """``store_dir``, absolute where it is a directory; empty = the run's own."""
+    place = read_place(store_dir) if store_dir else run_path / "store"
+    return place.absolute() if isinstance(place, Path) else place
 
 
 def dump_path(dump_dir: str, run_path: Path) -> Path:

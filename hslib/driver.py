@@ -16,7 +16,7 @@ from hslib.job import Job
 from hslib.journal import JournalMark, combine
 from hslib.progress import Progress, ReplicaState
 from hslib.replica import BlockReport, Problem, of_replica
-from hslib.writer import StoreWriter, lock_of
+from hslib.writer import StoreWriter
 
 _TURN_S = 0.5  # how long to wait for an answer before looking round
 _END_S = 120.0
@@ -200,18 +200,18 @@ class Driver:
     def _recover(self, slot: Slot) -> None:
         """Settle a lost replica's blocks by its journal, once nobody writes there any more."""
         assert slot.mark is not None, "blocks are handed out to replicas that have begun"
-        if not is_fenced(slot.mark):
+        if not self._is_fenced(slot.mark):
             if time.monotonic() - slot.lost_at > _FENCE_S and self._fatal is None:
                 self._fatal = JobError(
                     f"replica {slot.number} is lost, but its journal's lock is still held: it may "
                     "be writing",
-                    path=str(slot.mark.path),
+                    journal=slot.mark.journal,
                     fix="end that process, or wait for the file server, and run again to resume",
                 )
                 slot.lost = []
             return
         blocks, slot.lost = slot.lost, []
-        ledger = combine(slot.mark.entries())
+        ledger = combine(self._writer.storage.entries_since(slot.mark))
         for block in blocks:
             rows = [s for s in block.samples if s.index not in ledger.stored]
             stored = [ledger.stored[s.index] for s in block.samples if s.index in ledger.stored]
@@ -226,6 +226,16 @@ class Driver:
             left = [s.index for s in rows if s.index not in ledger.failed]
             self._hand_out_again(block, left, "the replica died")
         self._restart(slot, "it died")
+
+    def _is_fenced(self, mark: JournalMark) -> bool:
+        """Whether nobody writes to a journal any more."""
+        lock = self._writer.storage.lock(mark.journal, mark.journal)
+        try:
+            lock.acquire()
+        except JobError:
+            return False
+        lock.release()
+        return True
 
     def _hand_out_again(self, block: Block, unfinished: list[int], why: str) -> None:
         """Rows whose replica died; one that replicas die of is recorded as failed."""
@@ -251,15 +261,6 @@ class Driver:
             ray.wait(ending, num_returns=len(ending), timeout=_END_S)
         for slot in begun:
             slot.state = "done"
-
-
-def is_fenced(mark: JournalMark) -> bool:
-    """Whether nobody writes to a journal any more."""
-    try:
-        with lock_of(mark.path):
-            return True
-    except JobError:
-        return False
 
 
 @contextmanager

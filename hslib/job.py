@@ -1,6 +1,5 @@
 """A job before and after it runs: what it would do, whether it may, and how it ended."""
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -161,7 +160,7 @@ def prepare(parameters: ExtractionParameters, servers: Servers) -> Job:
         require_unchanged(plan, store.entries, survey)
     require_room(
         plan,
-        store_free=_free_bytes(parameters.store_path),
+        store_free=store.storage.free_bytes(),
         dump_free=servers.dump_room_bytes(),
         num_shards=parameters.num_shards,
     )
@@ -172,11 +171,6 @@ def open_writer(parameters: ExtractionParameters, manifest: Manifest) -> StoreWr
     return StoreWriter(
         parameters.store_path, manifest, parameters.shard_index, parameters.num_shards
     )
-
-
-def _free_bytes(path: Path) -> int:
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize
 
 
 def _limits(parameters: ExtractionParameters, servers: Servers) -> Limits:

@@ -2,8 +2,10 @@
 
 One file per shard, JSON lines, only ever appended. Lines of several files have no common
 order, so none is needed: an ``ok`` line holds until a ``revoked`` line names its ``entry``.
+Objects can't be appended to: see :mod:`hslib.objectjournal`.
 """
 
+import abc
 import errno
 import os
 import threading
@@ -28,8 +30,9 @@ def _entry_id() -> str:
 class Entry:
     """One journal line.
 
-    ``file`` is relative to the store; ``checksum`` covers the file's tensors; ``layers``
-    holds per state ``finite, absmax, mean_l2, zero_share``; ``finished_at`` is unix seconds.
+    ``file`` is relative to the store; ``checksum`` covers the file's tensors; ``etag`` is what an
+    object store called the file's content, else empty; ``layers`` holds per state
+    ``finite, absmax, mean_l2, zero_share``; ``finished_at`` is unix seconds.
     """
 
     index: int
@@ -41,6 +44,7 @@ class Entry:
     file: str = ""
     size_bytes: int = 0
     checksum: str = ""
+    etag: str = ""
     attempts: int = 0
     latency_s: float = 0.0
     reason: str = ""
@@ -64,14 +68,11 @@ def journal_name(shard_index: int, num_shards: int, replica: int | None = None) 
 
 @dataclass(frozen=True)
 class JournalMark:
-    """A place in a journal: where a writer's own lines begin."""
+    """Where a writer's own lines begin in the journal of this name."""
 
-    path: Path
-    offset: int
-
-    def entries(self) -> Iterator[Entry]:
-        """All whole lines behind it."""
-        return read_journal(self.path, self.offset)
+    journal: str
+    offset: int = 0  # bytes, in a file
+    writer: str = ""  # whose segments they are, on an object store
 
 
 def read_journal(path: Path, offset: int = 0) -> Iterator[Entry]:
@@ -85,18 +86,27 @@ def read_journal(path: Path, offset: int = 0) -> Iterator[Entry]:
     """
     with path.open("rb") as lines:
         lines.seek(offset)
-        for number, line in enumerate(lines, start=1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                yield _DECODER.decode(line)
-            except msgspec.DecodeError as error:
-                raise StoreError(
-                    f"line {number} of the journal is not an entry: {error}",
-                    path=str(path),
-                    fix="restore the file from a backup, or remove that line: "
-                    "its sample is then extracted again",
-                ) from error
+        yield from decode_lines(lines, str(path))
+
+
+def encode_line(entry: Entry) -> bytes:
+    return _ENCODER.encode(entry) + b"\n"
+
+
+def decode_lines(lines: Iterable[bytes], path: str) -> Iterator[Entry]:
+    """What :func:`read_journal` does, of lines from anywhere."""
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):
+            return
+        try:
+            yield _DECODER.decode(line)
+        except msgspec.DecodeError as error:
+            raise StoreError(
+                f"line {number} of the journal is not an entry: {error}",
+                path=path,
+                fix="restore the file from a backup, or remove that line: "
+                "its sample is then extracted again",
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -128,55 +138,72 @@ def combine(entries: Iterable[Entry]) -> Ledger:
     return Ledger(stored, failed, rejected)
 
 
-class Journal:
-    """Appends entries durably; concurrent callers share one fsync (group commit)."""
+class GroupCommit(abc.ABC):
+    """Appends entries durably; concurrent callers share one commit."""
+
+    def __init__(self) -> None:
+        self._pending: list[tuple[bytes, str]] = []  # line, and the file that it commits
+        self._written = self._durable = 0
+        self._broken: BaseException | None = None  # set once, by the error that ended it
+        self._lock, self._flushing = threading.Lock(), threading.Lock()
+
+    def append(self, entry: Entry) -> None:
+        """Return when the entry, and its file before it, are durable.
+
+        Raises:
+            OSError, HslibError: they are not, as far as is known. Whether lines of that moment
+                count is then up to the place: nothing more is written through this journal,
+                every later call raises, and the next run reads what is there.
+        """
+        line = encode_line(entry)
+        with self._lock:
+            self._pending.append((line, entry.file))
+            self._written += 1
+            mine = self._written
+        with self._flushing:
+            if self._broken is not None:
+                number = getattr(self._broken, "errno", None) or errno.EIO
+                raise OSError(number, f"the journal is closed: {self._broken}")
+            if self._durable < mine:
+                try:
+                    self._flush()
+                except BaseException as error:
+                    self._broken = error
+                    raise
+
+    def _flush(self) -> None:
+        with self._lock:
+            batch, self._pending = self._pending, []
+            upto = self._written
+        self._commit([line for line, _ in batch], {file for _, file in batch if file})
+        self._durable = upto
+
+    @abc.abstractmethod
+    def _commit(self, lines: list[bytes], files: set[str]) -> None:
+        """Make lines durable, and before them the names of the files."""
+
+    def close(self) -> None:
+        """Nothing is written any more."""
+        with self._flushing:
+            self._broken = self._broken or OSError(errno.EBADF, "it was closed")
+
+
+class Journal(GroupCommit):
+    """The journal in a file: an fsync a commit, and one for each folder with new names."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self.path = path
         is_new = not path.exists()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         _cut_torn_line(self._fd)
         if is_new:
             sync_directory(path.parent)
-        self.mark = JournalMark(path, os.lseek(self._fd, 0, os.SEEK_END))
-        self._pending: list[bytes] = []
-        self._directories: set[Path] = set()
-        self._written = self._durable = 0
-        self._broken: OSError | None = None  # set once, by the error that ended it
-        self._lock, self._flushing = threading.Lock(), threading.Lock()
+        self.mark = JournalMark(path.name, os.lseek(self._fd, 0, os.SEEK_END))
 
-    def append(self, entry: Entry, directory: Path | None = None) -> None:
-        """Return when the entry, and the renames in ``directory`` before it, are on disk.
-
-        Raises:
-            OSError: the disk is full or gone. Whether lines of that moment count is then up to
-                the file: nothing more is written through this journal, every later call raises,
-                and the next run reads what is there.
-        """
-        line = _ENCODER.encode(entry) + b"\n"
-        with self._lock:
-            self._pending.append(line)
-            self._written += 1
-            mine = self._written
-            if directory is not None:
-                self._directories.add(directory)
-        with self._flushing:
-            if self._broken is not None:
-                raise OSError(self._broken.errno, f"the journal is closed: {self._broken}")
-            if self._durable < mine:
-                try:
-                    self._flush()
-                except OSError as error:
-                    self._broken = error
-                    raise
-
-    def _flush(self) -> None:
-        with self._lock:
-            lines, self._pending = self._pending, []
-            directories, self._directories = self._directories, set()
-            upto = self._written
-        for directory in directories:
-            sync_directory(directory)
+    def _commit(self, lines: list[bytes], files: set[str]) -> None:
+        for directory in {file.rpartition("/")[0] for file in files}:
+            sync_directory(self.path.parent / directory)
         end = os.lseek(self._fd, 0, os.SEEK_END)
         try:
             _write_all(self._fd, b"".join(lines))
@@ -184,15 +211,14 @@ class Journal:
         except OSError:
             os.ftruncate(self._fd, end)  # never leave a torn line in the middle
             raise
-        self._durable = upto
 
     def close(self) -> None:
-        """Nothing is written any more: the descriptor's number may soon be another file's."""
+        """The descriptor's number may soon be another file's."""
+        super().close()
         with self._flushing:
             if self._fd >= 0:
                 os.close(self._fd)
             self._fd = -1
-            self._broken = self._broken or OSError(errno.EBADF, "it was closed")
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -49,6 +49,11 @@ class Lock:
         handle.flush()
         self._handle = handle
 
+    def require_held(self) -> None:
+        """Raises :class:`JobError` when it is not; while the process lives the kernel keeps it."""
+        if self._handle is None:
+            raise JobError(f"the lock of {self._what} is not held", path=str(self.path))
+
     def release(self) -> None:
         if self._handle is not None:
             self._handle.close()

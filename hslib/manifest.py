@@ -2,13 +2,16 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pydantic
 
 from hslib.errors import StoreError
 from hslib.journal import sync_directory
 from hslib.sizing import state_bytes
+
+if TYPE_CHECKING:
+    from hslib.storage import Storage
 
 FORMAT = "hslib-store-1"
 # What may differ between a store and a job that resumes it: rows are compared one by one,
@@ -54,42 +57,48 @@ def differing_fields(stored: Manifest, wanted: Manifest) -> dict[str, tuple[Any,
     return {n: (a, b) for n, (a, b) in pairs.items() if a != b and n not in _MAY_DIFFER}
 
 
-def read_manifest(store: Path) -> Manifest:
+def read_manifest(storage: "Storage") -> Manifest:
     """Raises :class:`StoreError` when there is none or it is of another format."""
-    path = store / "manifest.json"
     try:
-        return Manifest.model_validate_json(path.read_bytes())
+        return Manifest.model_validate_json(storage.read("manifest.json"))
     except FileNotFoundError:
         raise StoreError(
-            "this is not a store: it has no manifest.json", path=str(store), fix="check store_dir"
+            "this is not a store: it has no manifest.json",
+            path=str(storage.place),
+            fix="check store_dir",
         ) from None
     except pydantic.ValidationError as error:
         raise StoreError(
-            f"manifest.json is not of format {FORMAT}: {error}", path=str(path)
+            f"manifest.json is not of format {FORMAT}: {error}", path=_where(storage)
         ) from error
 
 
-def write_or_check_manifest(store: Path, wanted: Manifest) -> Manifest:
+def write_or_check_manifest(storage: "Storage", wanted: Manifest) -> Manifest:
     """Write the manifest of a new store, or compare with the one that is there.
 
     Raises:
         StoreError: with ``differing`` = ``{field: (stored, wanted)}``.
     """
-    path = store / "manifest.json"
-    if not path.exists():
-        write_atomically(path, wanted.model_dump_json(indent=1).encode())
+    try:
+        storage.read("manifest.json")
+    except FileNotFoundError:
+        storage.write("manifest.json", wanted.model_dump_json(indent=1).encode())
         return wanted
-    stored = read_manifest(store)
+    stored = read_manifest(storage)
     differing = differing_fields(stored, wanted)
     if differing:
         names = ", ".join(differing)
         raise StoreError(
             f"the store holds states of another kind: {names} differ",
             differing=differing,
-            path=str(path),
+            path=_where(storage),
             fix="use another store_dir, or the settings that the store was begun with",
         )
     return stored
+
+
+def _where(storage: "Storage") -> str:
+    return f"{storage.place}/manifest.json"
 
 
 def write_atomically(path: Path, data: bytes) -> None:

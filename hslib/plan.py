@@ -151,13 +151,16 @@ def require_masks(survey: Survey, max_share: float) -> None:
         )
 
 
-def require_room(plan: JobPlan, *, store_free: int, dump_free: int, num_shards: int) -> None:
+def require_room(plan: JobPlan, *, store_free: int | None, dump_free: int, num_shards: int) -> None:
     """Refuse a job that can't fit, and say what would.
+
+    Args:
+        store_free: None for an object store, which has no such bound.
 
     Raises:
         JobError: on the store's or the dump directory's file system.
     """
-    if plan.todo_bytes > store_free:
+    if store_free is not None and plan.todo_bytes > store_free:
         share = store_free / plan.todo_bytes
         raise JobError(
             f"the store would grow by {plan.todo_bytes / 1e9:.2f} GB, its disk has "

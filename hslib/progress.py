@@ -18,6 +18,7 @@ import pydantic
 
 from hslib.live import LiveOutput
 from hslib.manifest import write_atomically
+from hslib.place import Place
 
 LOG_EVERY_S = 2.0
 REFRESH_EVERY_S = 0.5
@@ -80,7 +81,7 @@ class Progress:
         rejected: int,
         failed_before: int,
         stored_before: int,
-        disks: Mapping[str, Path] | None = None,
+        disks: Mapping[str, Place] | None = None,
         show: Callable[[ProgressState], None] | None = None,
     ) -> None:
         self._path = run_path / "progress.json"
@@ -288,8 +289,8 @@ def _terminal_bar() -> Callable[[ProgressState], None]:
     return show
 
 
-def free_bytes(disks: Mapping[str, Path]) -> dict[str, int]:
-    """What is free on each file system; one that can't be asked is left out."""
+def free_bytes(disks: Mapping[str, Place]) -> dict[str, int]:
+    """What is free on each file system; one that can't be asked, or is none, is left out."""
     found = {}
     for name, path in disks.items():
         try:

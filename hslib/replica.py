@@ -28,7 +28,7 @@ from hslib.proof import Proof
 from hslib.serving import Fleet, open_fleet
 from hslib.writer import StoreWriter
 
-_LOCK_WAIT_S = 60.0
+_LOCK_WAIT_S = 150.0  # a lock on an object store is stale after a minute
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
-"""One sample's file: where it lies, its exact header, and whether it is what was committed."""
+"""One sample's file: its exact header, and whether it is what was committed."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import xxhash
 
 from hslib.journal import Entry
 from hslib.manifest import Manifest
-from hslib.tensorfile import TensorFileError, header_bytes, open_tensors
+from hslib.storage import Stat, Storage
+from hslib.tensorfile import TensorFile, TensorFileError, header_bytes
 
 SAMPLE_FORMAT = "hslib-sample-1"
 
@@ -21,11 +22,6 @@ class Fault:
     path: str
     check: str
     detail: str
-
-
-def sample_file(index: int) -> str:
-    """Where a sample lives below the store."""
-    return f"samples/{index // 1000:05d}/{index:08d}.safetensors"
 
 
 def sample_header(entry: Entry, manifest: Manifest) -> bytes:
@@ -47,36 +43,62 @@ def sample_header(entry: Entry, manifest: Manifest) -> bytes:
     return header_bytes(tensors, metadata)
 
 
-def check_file(store: Path, entry: Entry, manifest: Manifest, deep: bool) -> Fault | None:
+def check_file(
+    storage: Storage,
+    entry: Entry,
+    manifest: Manifest,
+    deep: bool,
+    stat: Callable[[str], Stat] | None = None,
+) -> Fault | None:
     """Compare one file with its journal line; None when all is well.
 
+    An object that is another one than was stored (its ETag says so) is read even where only
+    sizes are wanted: somebody's copy of the same bytes is no fault.
+
+    Args:
+        stat: what tells sizes; the storage's own by default.
+
     Raises:
-        OSError: it could not be read (too many open files, a disk's error): that says nothing
-            of the sample, which must not be taken for bad.
+        OSError, StoreError: it could not be read (too many open files, a disk's error, no
+            network): that says nothing of the sample, which must not be taken for bad.
     """
-    path = store / entry.file
-
-    def fault(check: str, detail: str) -> Fault:
-        return Fault(entry.index, str(path), check, detail)
-
+    stat = stat or storage.stat
     try:
-        size = path.stat().st_size
-        if size != entry.size_bytes:
-            return fault("size", f"{size} bytes, journal says {entry.size_bytes}")
-        if not deep:
+        found = stat(entry.file)
+        if found.size_bytes != entry.size_bytes:
+            detail = f"{found.size_bytes} bytes, journal says {entry.size_bytes}"
+            return make_fault(storage, entry, "size", detail)
+        is_replaced = bool(entry.etag and found.etag and entry.etag != found.etag)
+        if not deep and not is_replaced:
             return None
-        file = open_tensors(path)
+        fault = check_content(storage, entry, manifest, storage.open(entry.file))
     except FileNotFoundError:
-        return fault("exists", "the file is gone")
+        return make_fault(storage, entry, "exists", "the file is gone")
     except TensorFileError as error:
-        return fault("readable", str(error))
+        return make_fault(storage, entry, "readable", str(error))
+    if fault is None or not is_replaced:
+        return fault
+    detail = f"{fault.detail}; somebody wrote another object there (ETag {found.etag})"
+    return make_fault(storage, entry, fault.check, detail)
+
+
+def check_content(
+    storage: Storage, entry: Entry, manifest: Manifest, file: TensorFile
+) -> Fault | None:
+    """Every byte of a file that was opened, against its journal line."""
     # padding may differ between versions of this kit; the sizes and the checksum hold it in place
     if file.header[8:].rstrip(b" ") != sample_header(entry, manifest)[8:].rstrip(b" "):
-        return fault("header", "not the header that its journal line implies")
+        detail = "not the header that its journal line implies"
+        return make_fault(storage, entry, "header", detail)
     checksum = xxhash.xxh3_64_hexdigest(file.data.data)
     if checksum != entry.checksum:
-        return fault("checksum", f"{checksum}, journal says {entry.checksum}")
+        detail = f"{checksum}, journal says {entry.checksum}"
+        return make_fault(storage, entry, "checksum", detail)
     ids = file.arrays["input_ids"].astype("<i4")
     if xxhash.xxh3_128_hexdigest(ids.data) != entry.digest:
-        return fault("digest", "the ids are not the ones that were filed")
+        return make_fault(storage, entry, "digest", "the ids are not the ones that were filed")
     return None
+
+
+def make_fault(storage: Storage, entry: Entry, check: str, detail: str) -> Fault:
+    return Fault(entry.index, f"{storage.place}/{entry.file}", check, detail)

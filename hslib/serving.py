@@ -14,6 +14,7 @@ from hslib.errors import ServerError
 from hslib.lock import Lock
 from hslib.processes import is_alive
 from hslib.proof import Proof, prove
+from hslib.storage import prove as prove_place
 
 
 @dataclass
@@ -145,11 +146,13 @@ class Fleet:
 def open_fleet(
     parameters: ExtractionParameters, on_progress: Callable[[str], None] = lambda _line: None
 ) -> Fleet:
-    """Find or start the servers of an extraction, and prove each.
+    """Find or start the servers of an extraction, and prove each; before, prove an object store.
 
     Raises:
         ServerError: one can't be started, reached or trusted, or serves something else.
+        StoreError: the object store refuses, or can't be reached; nothing was started then.
     """
+    prove_place(parameters.store_path)
     if not parameters.server_urls:
         return Fleet((_own_server(parameters, on_progress),))
     pairs = zip(parameters.server_urls, parameters.dump_paths, strict=True)

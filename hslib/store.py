@@ -7,7 +7,9 @@
     samples/00012/00012345.safetensors    input_ids, loss_mask, hidden_states
     quarantine/                           what repair() moved away
 
-A file counts only if a live ``ok`` line of a journal names it.
+In a directory, or below a prefix of an object store (``s3://bucket/prefix``), where the names of
+samples and journals end in an id of their own: none is ever used twice. A file counts only if a
+live ``ok`` line of a journal names it.
 """
 
 import os
@@ -16,24 +18,28 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from hslib.errors import StoreError
-from hslib.journal import Entry, Ledger, combine, read_journal
+from hslib.journal import Entry, Ledger, combine
 from hslib.manifest import read_manifest
-from hslib.samplefile import Fault, check_file
-from hslib.tensorfile import TensorFileError, open_tensors
+from hslib.samplefile import Fault, check_content, check_file
+from hslib.storage import open_storage
+from hslib.tensorfile import TensorFile, TensorFileError
 from hslib.writer import StoreWriter
 
 if TYPE_CHECKING:
     import torch
 
 
+_READERS, _TOKENS_AHEAD = 8, 256
+
+
 @dataclass(frozen=True, eq=False)
 class StoredSample:
-    """One sample, memory-mapped: tensors are views, nothing is read before it is used.
+    """One sample; of a file it is memory-mapped, and nothing is read before it is used.
 
     ``input_ids`` int64 [T], ``loss_mask`` uint8 [T], ``hidden_states`` bf16 [T, L, H] with
     boundaries ascending and the final state last.
@@ -61,6 +67,13 @@ class StoredSample:
     def final(self) -> "torch.Tensor":
         """The state after the model's last norm, bf16 [T, H]."""
         return self.hidden_states[:, -1]
+
+
+class Tokens(NamedTuple):
+    """A sample without its states: ``input_ids`` int64 [T], ``loss_mask`` uint8 [T]."""
+
+    input_ids: "torch.Tensor"
+    loss_mask: "torch.Tensor"
 
 
 @dataclass(frozen=True)
@@ -92,17 +105,18 @@ class Store:
     """Read access to a store, whatever shards wrote it.
 
     Raises:
-        StoreError: no manifest, or a journal that can't be read.
+        StoreError: no manifest, a journal that can't be read, or an object store that refuses.
+        ParameterError: a URL that is none of a store.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.manifest = read_manifest(self.path)
+        self.storage = open_storage(path)
+        self.path = self.storage.place
+        self.manifest = read_manifest(self.storage)
         self.ledger = self._read_ledger()
 
     def _read_ledger(self) -> Ledger:
-        journals = sorted(self.path.glob("journal*.jsonl"))
-        return combine(entry for journal in journals for entry in read_journal(journal))
+        return combine(self.storage.entries())
 
     @property
     def entries(self) -> dict[int, Entry]:
@@ -120,18 +134,60 @@ class Store:
 
     def __getitem__(self, index: int) -> StoredSample:
         """Raises :class:`StoreError` when the row is not stored or its file is not whole."""
+        entry = self._entry(index)
+        return self._sample(entry, self._open(entry))
+
+    def checked(self, index: int) -> StoredSample:
+        """The same, after every byte was compared with the journal line.
+
+        Raises:
+            StoreError: it is not stored, or not sound.
+        """
+        entry = self._entry(index)
+        file = self._open(entry)
+        fault = check_content(self.storage, entry, self.manifest, file)
+        if fault is not None:
+            raise _not_sound(entry, f"{fault.check}: {fault.detail}")
+        return self._sample(entry, file)
+
+    def tokens(self, indices: Iterable[int] | None = None) -> Iterator[Tokens]:
+        """The ids and masks of these samples, or all, in order; no state is read or downloaded.
+
+        Raises:
+            StoreError: one is not stored, or its file is cut short or gone.
+        """
+        wanted = list(self.entries if indices is None else indices)
+        with ThreadPoolExecutor(_READERS) as pool:
+            for start in range(0, len(wanted), _TOKENS_AHEAD):
+                yield from pool.map(self._read_tokens, wanted[start : start + _TOKENS_AHEAD])
+
+    def _read_tokens(self, index: int) -> Tokens:
+        entry = self._entry(index)
+        count, end = entry.num_tokens, entry.size_bytes  # they are last in a file, ids first
+        try:
+            data = self.storage.read_range(entry.file, end - 9 * count, end)
+        except FileNotFoundError as error:
+            raise _not_sound(entry, str(error)) from error
+        if len(data) != 9 * count:
+            raise _not_sound(entry, "it is cut short")
+        ids = np.frombuffer(data, "<i8", count)
+        return Tokens(_as_tensor(ids), _as_tensor(np.frombuffer(data, "u1", offset=8 * count)))
+
+    def _entry(self, index: int) -> Entry:
         if index not in self.entries:
             failed = self.ledger.failed.get(index)
             why = f"it failed: {failed.reason}" if failed else "it was not extracted"
             raise StoreError(f"sample {index} is not in the store: {why}", index=index)
-        entry = self.entries[index]
+        return self.entries[index]
+
+    def _open(self, entry: Entry) -> TensorFile:
         try:
-            arrays = open_tensors(self.path / entry.file).arrays
+            return self.storage.open(entry.file)
         except (TensorFileError, FileNotFoundError) as error:
-            raise StoreError(
-                f"sample {index} is not sound: {error}", index=index, fix="run repair()"
-            ) from error
-        tensors = {name: _as_tensor(array) for name, array in arrays.items()}
+            raise _not_sound(entry, str(error)) from error
+
+    def _sample(self, entry: Entry, file: TensorFile) -> StoredSample:
+        tensors = {name: _as_tensor(array) for name, array in file.arrays.items()}
         return StoredSample(entry, self.manifest.boundaries, **tensors)
 
     def verify(
@@ -144,16 +200,18 @@ class Store:
         """Compare files with their journal lines: size only, or every byte (``deep``).
 
         Deep reads each file once: header rebuilt and compared, checksum over all tensors,
-        digest over the ids.
+        digest over the ids. On an object store, where a listing tells the sizes, an object that
+        was written anew since is read too.
 
         Raises:
-            OSError: a file could not be read, which says nothing of the sample.
+            OSError, StoreError: a file could not be read, which says nothing of the sample.
         """
         wanted = list(self.entries if indices is None else indices)
+        stat = self.storage.survey() if indices is None else self.storage.stat
 
         def check(index: int) -> Fault | None:
             entry = self.entries[index]
-            fault = check_file(self.path, entry, self.manifest, deep)
+            fault = check_file(self.storage, entry, self.manifest, deep, stat)
             on_checked(entry.size_bytes)
             return fault
 
@@ -176,11 +234,20 @@ class Store:
                 entry = self.entries.get(fault.index)
                 if entry is None or entry.entry != reported[fault.index]:
                     continue
-                if check_file(self.path, entry, self.manifest, report.deep) is not None:
+                if check_file(self.storage, entry, self.manifest, report.deep) is not None:
                     writer.revoke(entry, f"{fault.check}: {fault.detail}")
                     moved.append(fault.index)
         self.ledger = self._read_ledger()
         return moved
+
+
+def _not_sound(entry: Entry, why: str) -> StoreError:
+    return StoreError(
+        f"sample {entry.index} is not sound: {why}",
+        index=entry.index,
+        file=entry.file,
+        fix="run Store.repair() and extract again",
+    )
 
 
 def _as_tensor(array: np.ndarray) -> "torch.Tensor":

@@ -50,9 +50,9 @@ def header_bytes(
 
 @dataclass(frozen=True)
 class TensorFile:
-    """A mapped safetensors file; arrays are views into the map, valid while it lives."""
+    """A safetensors file in a map or in memory; arrays are views into it."""
 
-    path: Path
+    path: str
     header: bytes
     metadata: dict[str, str]
     arrays: dict[str, np.ndarray]
@@ -73,13 +73,18 @@ def open_tensors(path: Path) -> TensorFile:
         if size < 8:
             raise TensorFileError("the file is cut short", path=str(path), size_bytes=size)
         mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+    return parse_tensors(str(path), mapped)
+
+
+def parse_tensors(path: str, content: mmap.mmap | bytes) -> TensorFile:
+    """The same of a file's whole content; ``path`` is for messages."""
     try:
-        return _parse(path, mapped, size)
+        return _parse(path, content, len(content))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TensorFileError(f"not a safetensors file: {error}", path=str(path)) from error
+        raise TensorFileError(f"not a safetensors file: {error}", path=path) from error
 
 
-def _parse(path: Path, mapped: mmap.mmap, size: int) -> TensorFile:
+def _parse(path: str, mapped: mmap.mmap | bytes, size: int) -> TensorFile:
     length = int.from_bytes(mapped[:8], "little")
     if length > min(size - 8, _MAX_HEADER):
         raise ValueError(f"a header of {length} bytes in a file of {size}")
@@ -92,7 +97,7 @@ def _parse(path: Path, mapped: mmap.mmap, size: int) -> TensorFile:
         if first != end or end_here > len(data):
             raise TensorFileError(
                 "the file is cut short or its tensors do not join",
-                path=str(path),
+                path=path,
                 tensor=name,
                 expected=end_here,
                 got=len(data),
@@ -102,6 +107,6 @@ def _parse(path: Path, mapped: mmap.mmap, size: int) -> TensorFile:
         end = end_here
     if end != len(data):
         raise TensorFileError(
-            "the file is longer than its tensors", path=str(path), expected=end, got=len(data)
+            "the file is longer than its tensors", path=path, expected=end, got=len(data)
         )
     return TensorFile(path, mapped[: 8 + length], metadata, arrays, data)

@@ -1,20 +1,15 @@
-"""The one way to write to a store: file by temporary name, fsync, rename, then the journal line."""
+"""The one way to write to a store: the file, whole and confirmed, then the journal line."""
 
 import dataclasses
-import os
 import time
-from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hslib.errors import JobError
-from hslib.journal import Entry, Journal, JournalMark, journal_name
-from hslib.lock import Lock
+from hslib.journal import Entry, JournalMark, journal_name
 from hslib.manifest import Manifest, write_or_check_manifest
-from hslib.samplefile import sample_file, sample_header
-from hslib.tensorfile import LARGE, PAGE
+from hslib.samplefile import sample_header
+from hslib.storage import Storage, open_storage
 
 if TYPE_CHECKING:
     import xxhash
@@ -24,34 +19,32 @@ if TYPE_CHECKING:
 
 
 class StoreWriter:
-    """The one way to write: files by temporary name, fsync and rename, then the journal line.
+    """The one way to write: a sample's file, whole and confirmed, then the journal line.
 
     Any number of threads may call :meth:`put`. One process a shard, and one a replica of its job.
     """
 
     def __init__(
         self,
-        path: Path,
+        path: str | Path,
         manifest: Manifest,
         shard_index: int = 0,
         num_shards: int = 1,
         replica: int | None = None,
     ) -> None:
-        self.path = path
-        path.mkdir(parents=True, exist_ok=True)
+        self.storage = open_storage(path)
         name = journal_name(shard_index, num_shards, replica)
-        self._lock = lock_of(path / name)
+        self._lock = self.storage.lock(name, f"{name} of {path}")
         self._lock.acquire()
         try:
-            _refuse_other_splits(path, num_shards)
-            self.manifest = write_or_check_manifest(path, manifest)
+            _refuse_other_splits(self.storage, num_shards)
+            self.manifest = write_or_check_manifest(self.storage, manifest)
             shard = f".{shard_index}-of-{num_shards}"
             own = "" if replica is None else f".replica-{replica}"
             self._suffix = f"{shard}{own}.tmp"
-            # of a killed job of this shard, which the lock shows is gone, and of its replicas
-            for leftover in path.glob(f"samples/*/.*{shard}{own or '*'}.tmp"):
-                leftover.unlink(missing_ok=True)
-            self._journal = Journal(path / name)
+            # the lock shows that whoever left them is gone, and his replicas with him
+            self.storage.sweep(f"{shard}{own or '*'}.tmp")
+            self._journal = self.storage.journal(name, self._lock)
         except BaseException:
             self._lock.release()
             raise
@@ -86,10 +79,11 @@ class StoreWriter:
 
         Raises:
             OSError: the disk is full, read-only or gone. Nothing is committed then.
+            StoreError: an object store did not take it. Nothing is committed then either.
+            JobError: the lock on an object store was lost.
         """
         tail = sample.input_ids.astype("<i8").tobytes() + sample.loss_mask.tobytes()
         states_hash.update(tail)
-        file = sample_file(sample.index)
         draft = Entry(
             index=sample.index,
             id=sample.id,
@@ -97,7 +91,6 @@ class StoreWriter:
             num_tokens=sample.num_tokens,
             digest=sample.digest,
             mask_digest=sample.mask_digest,
-            file=file,
             checksum=states_hash.hexdigest(),
             attempts=attempts,
             latency_s=round(latency_s, 6),
@@ -110,10 +103,11 @@ class StoreWriter:
             dump.hidden_states.reshape(-1).data.cast("B"),
             tail,
         ]
-        entry = dataclasses.replace(draft, size_bytes=sum(len(part) for part in parts))
-        target = self.path / file
-        write_file(target, parts, self._suffix)
-        self._journal.append(entry, target.parent)
+        file = self.storage.sample_file(sample.index, draft.entry)
+        size = sum(len(part) for part in parts)
+        etag = self.storage.put(file, parts, self._suffix)
+        entry = dataclasses.replace(draft, file=file, size_bytes=size, etag=etag)
+        self._journal.append(entry)
         return entry
 
     def record(self, entry: Entry) -> None:
@@ -122,9 +116,6 @@ class StoreWriter:
 
     def revoke(self, entry: Entry, reason: str) -> None:
         """Take back an ``ok`` line and move its file, if any, into ``quarantine/``."""
-        source = self.path / entry.file
-        quarantine = self.path / "quarantine"
-        quarantine.mkdir(exist_ok=True)
         self._journal.append(
             Entry(
                 index=entry.index,
@@ -135,28 +126,24 @@ class StoreWriter:
                 finished_at=time.time(),
             )
         )
-        if source.exists():
-            source.rename(quarantine / f"{source.stem}-{entry.entry}{source.suffix}")
+        file = PurePosixPath(entry.file)
+        name = file.name if entry.entry in file.name else f"{file.stem}-{entry.entry}{file.suffix}"
+        self.storage.move(entry.file, f"quarantine/{name}")
 
 
-def lock_of(journal: Path) -> Lock:
-    """Held by whoever may write to a journal; free once that process is gone."""
-    return Lock(journal.with_name(f".{journal.name}.lock"), f"{journal.name} of {journal.parent}")
-
-
-def _refuse_other_splits(path: Path, num_shards: int) -> None:
+def _refuse_other_splits(storage: Storage, num_shards: int) -> None:
     """Two jobs may write at once only if they split the rows in the same way.
 
     Raises:
         JobError: a job with another ``num_shards`` is at work; it might hold the same rows.
     """
-    for file in path.glob(".journal*.lock"):
-        split = int(file.name.split("-of-")[1][:5]) if "-of-" in file.name else 1
+    for name in storage.locked():
+        split = int(name.split("-of-")[1][:5]) if "-of-" in name else 1
         if split == num_shards:
             continue
+        lock = storage.lock(name, f"the store {storage.place}")
         try:
-            with Lock(file, f"the store {path}"):
-                continue  # its owner is gone
+            lock.acquire()
         except JobError as error:
             raise JobError(
                 f"a job with num_shards = {split} is writing to this store, this one has "
@@ -164,60 +151,4 @@ def _refuse_other_splits(path: Path, num_shards: int) -> None:
                 fix="wait for it, or use the same num_shards",
                 **error.fields,
             ) from error
-
-
-def write_file(target: Path, parts: Iterable[bytes | memoryview], suffix: str) -> None:
-    """Write ``parts`` to ``.{name}{suffix}`` beside ``target``, fsync, rename.
-
-    Raises:
-        OSError: with the temporary file removed.
-    """
-    temporary = target.with_name(f".{target.name}{suffix}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    try:
-        fd = os.open(temporary, flags, 0o644)
-    except FileNotFoundError:  # the first file of its folder
-        target.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(temporary, flags, 0o644)
-    try:
-        try:
-            offset = 0
-            for part in parts:
-                done = write_direct(temporary, part, offset)
-                view = memoryview(part)[done:]
-                offset += done
-                while view:
-                    count = os.pwrite(fd, view, offset)
-                    view, offset = view[count:], offset + count
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        temporary.rename(target)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def write_direct(path: Path, part: bytes | memoryview, offset: int) -> int:
-    """Write a large part's whole pages past the page cache; returns the bytes written.
-
-    A dump's pages go to the disk as they are: without a second copy in memory, and without
-    driving out what others keep there. What is small, not aligned, or on a file system that
-    can't is left to the caller: 0 is returned. So is the rest when the disk gets full.
-    """
-    size = len(part) // PAGE * PAGE
-    if size < LARGE or offset % PAGE or np.frombuffer(part, np.uint8).ctypes.data % PAGE:
-        return 0
-    view, done = memoryview(part)[:size], 0
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_DIRECT)
-    except OSError:
-        return 0
-    try:
-        while done < size and done % PAGE == 0:
-            done += os.pwrite(fd, view[done:], offset + done)
-    except OSError:
-        return done // PAGE * PAGE
-    finally:
-        os.close(fd)
-    return done
+        lock.release()  # its owner is gone

@@ -1,10 +1,13 @@
 """Servers are real, and shared by every test that can share one: each costs about 20 s."""
 
+import logging
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import tiny_models
+from buckets import CREDENTIALS, PLACES, Bucket, Meddler
 from support import CHUNK
 
 from hslib import processes, server
@@ -49,3 +52,34 @@ def llama_server(
 ) -> server.ServerState:
     """A tiny Llama that dumps every prefill, as the case study's server did."""
     return start_server(model_of("llama"), chunked_prefill_size=CHUNK, dump_all=True)
+
+
+@pytest.fixture(scope="session")
+def object_server() -> Iterator[str]:
+    """The URL of moto's S3 server on loopback."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(object_server: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """A bucket of the test's own, and the environment in which the kit finds it."""
+    for name, value in {**PLACES, **CREDENTIALS, "AWS_ENDPOINT_URL": object_server}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("s3fs.S3FileSystem.retries", 2)
+    return Bucket(f"b-{uuid.uuid4().hex[:12]}", monkeypatch, object_server)
+
+
+@pytest.fixture
+def meddler(bucket: Bucket) -> Iterator[Meddler]:
+    """The kit's requests to the bucket's server go through this."""
+    proxy = Meddler(bucket.endpoint)
+    bucket.through(proxy.url)
+    yield proxy
+    proxy.stop()

@@ -26,8 +26,8 @@ from hslib.errors import JobError, ParameterError, ServerError
 from hslib.journal import read_journal
 from hslib.progress import read_progress
 from hslib.replica import Problem, Replica, ReplicaFacts
+from hslib.storage import open_storage
 from hslib.store import Store
-from hslib.writer import lock_of
 
 SAMPLES = [random_sample(i, 10 + i % 40, seed=19) for i in range(120)]
 
@@ -303,7 +303,7 @@ def test_a_lost_replicas_rows_wait_while_its_journal_may_still_be_written(
     wanted = parameters("slow")
     with opened(wanted) as servers:
         job = extract.prepare(wanted, servers)
-        held = lock_of(wanted.store_path / "journal-replica-00000.jsonl")
+        held = open_storage(wanted.store_path).lock("journal-replica-00000.jsonl", "it")
 
         def kill_and_hold() -> None:
             os.kill(servers.ready[0].pid, signal.SIGKILL)

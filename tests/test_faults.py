@@ -608,7 +608,7 @@ def test_a_full_disk_stops_the_job_and_what_was_committed_stays(
         return write(fd, data, offset)
 
     with monkeypatch.context() as patch:
-        patch.setattr("hslib.writer.os.pwrite", full)
+        patch.setattr("hslib.filewrite.os.pwrite", full)
         with pytest.raises(OSError, match="No space left"):
             run(parameters())
     store = Store(parameters().store_path)

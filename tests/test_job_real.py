@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from buckets import Bucket
 from support import BOUNDARIES, random_sample, reference_states, relative_errors, write_rows
 
 from hslib import extract, server
@@ -89,6 +90,14 @@ def test_every_row_is_stored_with_its_own_states(
         for boundary in BOUNDARIES:
             assert relative_errors(stored.layer(boundary), references)[boundary] < 0.02
         assert relative_errors(stored.final, references)[-1] < 0.02
+
+
+def test_a_bucket_takes_the_rows_of_a_real_server(parameters: Any, bucket: Bucket) -> None:
+    run(parameters(store_dir=bucket.url))
+    store = Store(bucket.url)
+    assert store.verify(deep=True).clean
+    ids = [tokens.input_ids.tolist() for tokens in store.tokens()]
+    assert ids == [sample.input_ids.tolist() for sample in SAMPLES]
 
 
 def test_nothing_is_left_in_the_dump_directory(parameters: Any) -> None:

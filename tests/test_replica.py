@@ -16,8 +16,9 @@ from hslib.errors import JobError, ServerError, StoreError
 from hslib.journal import JournalMark, journal_name
 from hslib.manifest import Manifest
 from hslib.replica import Problem, Replica, ReplicaFacts, of_replica
+from hslib.storage import open_storage
 from hslib.store import Store
-from hslib.writer import StoreWriter, lock_of
+from hslib.writer import StoreWriter
 
 SAMPLES = [random_sample(i, 10 + i, seed=23) for i in range(12)]
 
@@ -72,7 +73,9 @@ def test_a_block_comes_back_when_all_of_it_is_committed(
     assert (report.ok, report.num_tokens) == (8, sum(s.num_tokens for s in SAMPLES[:8]))
     assert (report.failures, report.unfinished, report.problem) == ([], [], None)
     store = Store(wanted.store_path)
-    assert sorted(entry.index for entry in mark.entries()) == list(range(8))
+    assert sorted(
+        entry.index for entry in open_storage(wanted.store_path).entries_since(mark)
+    ) == list(range(8))
     assert report.size_bytes == sum(entry.size_bytes for entry in store.entries.values())
     for stored in store:
         assert stored.hidden_states.equal(states_of(stored.input_ids.numpy()))
@@ -109,7 +112,7 @@ def test_a_mark_leaves_out_what_an_earlier_writer_wrote(
         replica.extract([sample])
         replica.end()
     assert isinstance(marks[1], JournalMark)
-    assert [entry.index for entry in marks[1].entries()] == [1]
+    assert [entry.index for entry in open_storage(wanted.store_path).entries_since(marks[1])] == [1]
     assert list(Store(wanted.store_path).entries) == [0, 1]
 
 
@@ -117,7 +120,7 @@ def test_a_lock_that_is_about_to_be_free_is_waited_for(
     replica: Replica, wanted: ExtractionParameters, manifest: Manifest
 ) -> None:
     with StoreWriter(wanted.store_path, manifest):
-        held = lock_of(wanted.store_path / journal_name(0, 1, 3))
+        held = open_storage(wanted.store_path).lock(journal_name(0, 1, 3), "it")
     held.acquire()
     threading.Timer(1.0, held.release).start()
     started = time.monotonic()

@@ -16,6 +16,7 @@ from hslib.dataset import Sample
 from hslib.dump import DumpDir, validate
 from hslib.errors import JobError, StoreError
 from hslib.journal import Entry, Journal, combine, journal_name, read_journal
+from hslib.lock import Lock
 from hslib.manifest import Manifest, differing_fields
 from hslib.store import Store
 from hslib.tensorfile import TensorFileError, header_bytes, open_tensors
@@ -317,6 +318,14 @@ def test_a_second_writer_of_a_shard_is_refused_with_its_owner(tmp_path: Path) ->
     assert json.loads(caught.value.fields["owner"])["pid"] == os.getpid()
 
 
+def test_a_lock_that_is_not_held_says_so(tmp_path: Path) -> None:
+    lock = Lock(tmp_path / "lock", "it")
+    with pytest.raises(JobError, match="is not held"):
+        lock.require_held()
+    with lock:
+        lock.require_held()
+
+
 def test_writers_that_split_the_rows_differently_are_refused(tmp_path: Path) -> None:
     with (
         StoreWriter(tmp_path / "store", manifest(), 0, 2),
@@ -347,7 +356,7 @@ def test_a_file_that_cannot_be_opened_is_not_taken_for_bad(
     def too_many(_path: Path) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("hslib.samplefile.open_tensors", too_many)
+    monkeypatch.setattr("hslib.storage.open_tensors", too_many)
     with pytest.raises(OSError, match="Too many open files"):
         Store(tmp_path / "store").verify(deep=True)
 
@@ -380,7 +389,7 @@ def test_a_journal_that_failed_once_acknowledges_nothing_more(
 
     def work(index: int) -> None:
         try:
-            journal.append(Entry(index=index, id="x", status="ok"), tmp_path / "d")
+            journal.append(Entry(index=index, id="x", status="ok", file="d/x"))
             results[index] = "durable"
         except OSError:
             results[index] = "raised"
@@ -417,3 +426,16 @@ def test_what_a_killed_writer_left_half_written_is_swept(tmp_path: Path) -> None
     StoreWriter(tmp_path / "store", manifest()).close()
     assert not leftover.exists()
     assert other_shards.exists(), "another shard's writer may be at it"
+
+
+def test_tokens_are_those_of_the_samples_and_a_cut_file_is_told(tmp_path: Path) -> None:
+    samples = [random_sample(i, 4 + i) for i in range(3)]
+    store_samples(tmp_path / "store", samples)
+    store = Store(tmp_path / "store")
+    found = [(t.input_ids.tolist(), t.loss_mask.tolist()) for t in store.tokens()]
+    assert found == [(s.input_ids.tolist(), s.loss_mask.tolist()) for s in samples]
+    (last,) = store.tokens([2])
+    assert last.input_ids.dtype == torch.int64
+    os.truncate(store.path / store.entries[2].file, store.entries[2].size_bytes - 1)
+    with pytest.raises(StoreError, match="sample 2 is not sound: it is cut short"):
+        list(store.tokens())

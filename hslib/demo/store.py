@@ -17,10 +17,9 @@ def require_store(
         StoreError: another run's store is not there.
         HslibError: the demo could not be extracted.
     """
-    path = parameters.store_path
-    if parameters.is_demo and not (path / "manifest.json").exists():
+    if parameters.is_demo and not (parameters.run_path / "store/manifest.json").exists():
         _extract(parameters, show)
-    store = Store(path)
+    store = Store(parameters.store_path)
     show(f"ready: {len(store)} samples are in the store")
     return store
 

@@ -15,6 +15,8 @@ import xxhash
 from hslib.dump import DumpDir
 from hslib.errors import StoreError
 from hslib.journal import Entry, combine, read_journal
+from hslib.place import read_place
+from hslib.storage import open_storage
 from hslib.tensorfile import TensorFileError, open_tensors
 
 UNKNOWN = -1
@@ -225,7 +227,10 @@ def read_any(path: str | Path) -> Observations:
     Raises:
         StoreError: none of these.
     """
-    path = Path(path)
+    place = read_place(path)
+    if isinstance(place, str):
+        return read_entries(open_storage(place).entries(), place)
+    path = place
     if path.is_file():
         if path.suffix == ".jsonl":
             return read_entries(read_journal(path), path.name)

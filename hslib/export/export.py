@@ -21,16 +21,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
-from hslib.errors import ExportError, StoreError
+from hslib.errors import ExportError
 from hslib.export.vocabulary import VocabularyMap, count_tokens, vocabulary_map
+from hslib.filewrite import write_file
 from hslib.journal import Entry
 from hslib.lock import Lock
 from hslib.manifest import Manifest, write_atomically
 from hslib.model import read_model
 from hslib.norm import FinalNorm, Side, read_final_norm
-from hslib.samplefile import check_file
-from hslib.store import Store, StoredSample
-from hslib.writer import write_file
+from hslib.store import Store, StoredSample, Tokens
 
 if TYPE_CHECKING:
     import torch
@@ -81,9 +80,9 @@ class Context:
     vocabulary: VocabularyMap | None  # None = the model's whole vocabulary
     token_counts: dict[int, int]
 
-    def samples(self) -> Iterator[StoredSample]:
-        """In row order."""
-        return (self.store[row.index] for row in self.rows)
+    def tokens(self) -> Iterator[Tokens]:
+        """Of each row, in row order."""
+        return self.store.tokens(row.index for row in self.rows)
 
 
 class TrainerFormat(Protocol):
@@ -165,7 +164,7 @@ def export_store(
         _write_or_check_kind(out, kind)
         work = _Work(store, out, trainer, bridge, _linkable(link_from, out, kind))
         made = work.run(workers, on_row)
-        counts = dict(sorted(count_tokens(store).items()))
+        counts = dict(sorted(count_tokens(store.tokens()).items()))
         vocab_size = store.manifest.vocab_size
         whole = draft_vocab_size in (0, vocab_size)
         vocabulary = None if whole else vocabulary_map(counts, draft_vocab_size, vocab_size)
@@ -280,14 +279,7 @@ class _Work:
         target.parent.mkdir(parents=True, exist_ok=True)
         linked = self._link(entry.checksum, target)
         if not linked:
-            fault = check_file(self._store.path, entry, self._store.manifest, deep=True)
-            if fault is not None:
-                raise StoreError(
-                    f"sample {entry.index} is not sound: {fault.check}: {fault.detail}",
-                    path=fault.path,
-                    fix="run Store.repair() and extract again",
-                )
-            parts = self._trainer.parts(self._store[entry.index], self._bridge)
+            parts = self._trainer.parts(self._store.checked(entry.index), self._bridge)
             write_file(target, parts, ".tmp")
         size = target.stat().st_size
         return Row(row, entry.index, entry.checksum, file, size, linked)

@@ -118,9 +118,9 @@ def _save_table(context: Context) -> None:
     with tempfile.TemporaryDirectory(prefix=".rows-", dir=context.out) as folder:
         written = str(Path(folder) / "rows.arrow")
         writer = ArrowWriter(features=features, path=written)
-        for sample in context.samples():
-            ids = sample.input_ids.numpy()
-            mask = sample.loss_mask.numpy().astype(np.int64)
+        for tokens in context.tokens():
+            ids = tokens.input_ids.numpy()
+            mask = tokens.loss_mask.numpy().astype(np.int64)
             writer.write({"input_ids": ids, "loss_mask": mask, "seq_len": len(ids)})
         writer.finalize()
         for old in context.out.glob("data-*.arrow"):

@@ -14,7 +14,7 @@ import numpy as np
 from hslib.errors import ExportError
 
 if TYPE_CHECKING:
-    from hslib.store import StoredSample
+    from hslib.store import Tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,8 +29,8 @@ class VocabularyMap:
     coverage: float
 
 
-def count_tokens(samples: "Iterable[StoredSample]") -> Counter[int]:
-    """Target id -> how often it is trained, over all samples; ids are read, states are not."""
+def count_tokens(samples: "Iterable[Tokens]") -> Counter[int]:
+    """Target id -> how often it is trained, over all samples."""
     counts: Counter[int] = Counter()
     for sample in samples:
         trained = sample.input_ids.numpy()[sample.loss_mask.numpy() != 0]

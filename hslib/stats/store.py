@@ -1,6 +1,5 @@
 """A store to tables: one pass over the samples that were drawn, in bounded memory."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -116,11 +115,6 @@ def measure(
 
 
 def _read_ahead(store: Store, index: int) -> int:
-    """Ask the kernel for a sample's file before it is needed; returns the index."""
-    try:
-        fd = os.open(store.path / store.entries[index].file, os.O_RDONLY)
-    except OSError:
-        return index  # opening it will tell
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
-    os.close(fd)
+    """Ask for a sample's file before it is needed; returns the index."""
+    store.storage.read_ahead(store.entries[index].file)
     return index

@@ -59,7 +59,7 @@ class StubReplica:
         return ReplicaFacts("stub", os.getpid(), "", proof_of(Path(self.model)), 4096, 1 << 40)
 
     def begin(self, _parameters: ExtractionParameters, _manifest: Any) -> JournalMark:
-        return JournalMark(Path("/dev/null"), 0)
+        return JournalMark("none")
 
     def extract(self, samples: Any) -> BlockReport:
         tokens = sum(sample.num_tokens for sample in samples)
