@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 import ray
+from buckets import Bucket
 from support import random_sample, write_rows
 from test_faults import DROP, FakeServer, states_of
 
@@ -241,6 +242,41 @@ def test_an_interrupt_finishes_what_is_in_flight_and_the_rest_comes_later(parame
         # the same replicas take up the rest
         assert extract.run(extract.prepare(wanted, servers), servers).is_whole
     assert_all_once(wanted.store_path)
+
+
+INTO_A_BUCKET = """
+import os, signal, sys, threading, time
+from test_cluster import opened
+from hslib import extract
+from hslib.config import ExtractionParameters
+from hslib.storage import open_storage
+wanted = ExtractionParameters.model_validate_json(sys.argv[1])
+with opened(wanted) as servers:
+    job = extract.prepare(wanted, servers)
+    victim = servers.ready[0].pid
+    def kill():
+        while sum(entry.status == "ok" for entry in open_storage(wanted.store_path).entries()) < 20:
+            time.sleep(0.1)
+        os.kill(victim, signal.SIGKILL)
+    threading.Thread(target=kill, daemon=True).start()
+    assert extract.run(job, servers).is_whole
+"""
+
+
+@pytest.mark.slow
+def test_replicas_write_to_a_bucket_and_one_that_is_killed_loses_and_repeats_nothing(
+    parameters: Any, bucket: Bucket
+) -> None:
+    wanted = parameters("slow", store_dir=bucket.url)
+    subprocess.run([sys.executable, "-c", INTO_A_BUCKET, wanted.model_dump_json()], check=True)
+    store = Store(bucket.url)
+    assert list(store.entries) == [s.index for s in SAMPLES]
+    lines = [entry for entry in store.storage.entries() if entry.status == "ok"]
+    assert len(lines) == len(SAMPLES)
+    assert store.verify(deep=True).clean
+    for stored in store:
+        assert stored.hidden_states.equal(states_of(stored.input_ids.numpy()))
+    assert "replica 0 is lost" in (wanted.run_path / "extraction.log").read_text()
 
 
 DRIVER = """
