@@ -278,8 +278,8 @@ class Sizing:
         if self.bottleneck == "store":
             busy = self.speed(self.replicas) / (self.replicas * self.pace)
             yield (
-                f"The store is the bottleneck: {asked}, it takes {gb(self.store_rate)}; the servers "
-                f"work {busy:.0%} of the time."
+                f"The store is the bottleneck: {asked}, it takes {gb(self.store_rate)}; "
+                f"the servers work {busy:.0%} of the time."
             )
         elif self.bottleneck == "network":
             yield (
