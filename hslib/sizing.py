@@ -277,11 +277,15 @@ class Sizing:
         asked += gb(self.replicas * self.replica_bytes_per_s)
         if self.bottleneck == "store":
             busy = self.speed(self.replicas) / (self.replicas * self.pace)
-            yield f"The store is the bottleneck: {asked}, it takes {gb(self.store_rate)}; "
-            yield f"the servers work {busy:.0%} of the time."
+            yield (
+                f"The store is the bottleneck: {asked}, it takes {gb(self.store_rate)}; "
+                f"the servers work {busy:.0%} of the time."
+            )
         elif self.bottleneck == "network":
-            yield f"The network link is the bottleneck: it carries {self.pace:,.0f} of the "
-            yield f"{self.rate:,.0f} tokens/s that a replica makes."
+            yield (
+                f"The network link is the bottleneck: it carries {self.pace:,.0f} of the "
+                f"{self.rate:,.0f} tokens/s that a replica makes."
+            )
         else:
             yield f"The servers are the bottleneck: {asked}, and nothing keeps them waiting."
         if self.most_replicas is None:

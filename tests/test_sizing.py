@@ -188,7 +188,16 @@ def test_the_terminal_shows_the_case_studys_job(capsys: pytest.CaptureFixture[st
         "time of these": "2.20 h (132 min)",
     }
     assert "The store is the bottleneck: 8 replicas would write 0.588 GB/s" in shown
-    assert "the servers work 85% of the time" in shown
+    assert "it takes 0.5 GB/s; the servers work 85% of the time. Up to 6 replicas each" in shown
+
+
+def test_the_terminal_says_what_a_link_carries(capsys: pytest.CaptureFixture[str]) -> None:
+    work = ["--tokens", "61e6", "--rate", FAST]
+    shown = plan(capsys, *CASE, *work, "--network-gbps", 0.1, "--store-gbps", 0.05)
+    assert "The store is the bottleneck: 1 replica would write 0.1 GB/s" in shown
+    assert "More than 1 replica is not worth having: even one waits" in shown
+    shown = plan(capsys, *CASE, *work, "--network-gbps", 0.1)
+    assert "it carries 1,744 of the 2,689 tokens/s that a replica makes. How many" in shown
 
 
 def test_a_dataset_is_counted_and_the_models_shape_is_read(
