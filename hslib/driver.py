@@ -222,7 +222,7 @@ class Driver:
                     entry.index, entry.num_tokens, entry.size_bytes, entry.latency_s
                 )
             for entry in failed:
-                self._progress.failed(entry.index, entry.num_tokens, "earlier", entry.reason)
+                self._progress.failed(entry.index, entry.num_tokens, "journal", entry.reason)
             left = [s.index for s in rows if s.index not in ledger.failed]
             self._hand_out_again(block, left, "the replica died")
         self._restart(slot, "it died")
