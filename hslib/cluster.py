@@ -7,6 +7,7 @@ once its lock shows that nobody writes there any more.
 
 import contextlib
 import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -88,6 +89,7 @@ class Slot:
     starts: int = 0  # in a row, without a row extracted between
     lost: list[Block] = field(default_factory=list)
     lost_at: float = 0.0
+    is_fenced: threading.Event = field(default_factory=threading.Event)  # nobody writes there
     began_at: float = 0.0
     ok: int = 0
 

@@ -11,7 +11,7 @@ from hslib.blocks import Block, Blocks
 from hslib.cluster import DEPTH, Cluster, Slot, first_line
 from hslib.config import ServerParameters
 from hslib.engine import failure
-from hslib.errors import JobError
+from hslib.errors import JobError, StoreError
 from hslib.job import Job
 from hslib.journal import JournalMark, combine
 from hslib.progress import Progress, ReplicaState
@@ -192,6 +192,9 @@ class Driver:
         slot.state = "lost"
         if not slot.lost:
             self._restart(slot, why)
+            return
+        slot.is_fenced = threading.Event()
+        threading.Thread(target=self._fence, args=(slot.mark, slot.is_fenced), daemon=True).start()
 
     def _restart(self, slot: Slot, why: str) -> None:
         if not self._stopping:
@@ -200,15 +203,15 @@ class Driver:
     def _recover(self, slot: Slot) -> None:
         """Settle a lost replica's blocks by its journal, once nobody writes there any more."""
         assert slot.mark is not None, "blocks are handed out to replicas that have begun"
-        if not self._is_fenced(slot.mark):
-            if time.monotonic() - slot.lost_at > _FENCE_S and self._fatal is None:
-                self._fatal = JobError(
+        if not slot.is_fenced.is_set():
+            if time.monotonic() - slot.lost_at > _FENCE_S:
+                slot.lost = []
+                self._fatal = self._fatal or JobError(
                     f"replica {slot.number} is lost, but its journal's lock is still held: it may "
                     "be writing",
                     journal=slot.mark.journal,
                     fix="end that process, or wait for the file server, and run again to resume",
                 )
-                slot.lost = []
             return
         blocks, slot.lost = slot.lost, []
         ledger = combine(self._writer.storage.entries_since(slot.mark))
@@ -227,15 +230,19 @@ class Driver:
             self._hand_out_again(block, left, "the replica died")
         self._restart(slot, "it died")
 
-    def _is_fenced(self, mark: JournalMark) -> bool:
-        """Whether nobody writes to a journal any more."""
-        lock = self._writer.storage.lock(mark.journal, mark.journal)
-        try:
-            lock.acquire()
-        except JobError:
-            return False
-        lock.release()
-        return True
+    def _fence(self, mark: JournalMark, is_fenced: threading.Event) -> None:
+        """Wait until nobody can write to a journal any more; an object store's lock takes long."""
+        ends = time.monotonic() + _FENCE_S
+        while time.monotonic() < ends:
+            lock = self._writer.storage.lock(mark.journal, mark.journal)
+            try:
+                lock.acquire()
+            except (JobError, StoreError):
+                time.sleep(_TURN_S)
+                continue
+            lock.release()
+            is_fenced.set()
+            return
 
     def _hand_out_again(self, block: Block, unfinished: list[int], why: str) -> None:
         """Rows whose replica died; one that replicas die of is recorded as failed."""
