@@ -27,7 +27,7 @@ def manifest(boundaries: Sequence[int], hidden_size: int, **changes: Any) -> Man
         "boundaries": tuple(boundaries),
         "hidden_size": hidden_size,
         "num_layers": 10,
-        "vocab_size": 640,
+        "vocab_size": 768,
         "model_class": "DeepseekV3ForCausalLM",
         "model_path": "model",
         "model_config_hash": "c0",
@@ -56,7 +56,7 @@ def write_store(path: Path, rows: Sequence[Row], boundaries: Sequence[int] = BOU
 @functools.cache
 def demo_rows(count: int, max_tokens: int = 130) -> tuple[Row, ...]:
     """Short rows of the demo with the states that transformers computes, in bf16."""
-    dataset = Dataset(demo.dataset_path(), Limits(640, max_tokens))
+    dataset = Dataset(demo.dataset_path(), Limits(768, max_tokens))
     samples = (row for row in dataset if isinstance(row, Sample))
     return tuple((s, _demo_states(s)) for s in itertools.islice(samples, count))
 

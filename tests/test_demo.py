@@ -1,6 +1,8 @@
 """The embedded demo: its model's shape, its data set's rows, and that the model knows answers."""
 
+import itertools
 import json
+import re
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -8,7 +10,8 @@ from typing import Any
 import pytest
 
 from hslib.demo import dataset_path, model_path
-from hslib.demo.dialogues import KINDS, Dialogue, Message, dialogue, turns
+from hslib.demo.associations import ASSOCIATIONS
+from hslib.demo.dialogues import KINDS, Dialogue, Message, dialogue, turns, word_chain
 from hslib.demo.tokenizer import ChatEncoder
 
 torch = pytest.importorskip("torch")
@@ -140,13 +143,39 @@ def test_lookups_repeat_what_was_told() -> None:
         text += message["content"]
 
 
+def test_every_word_of_a_chain_comes_to_mind_at_the_one_before() -> None:
+    for number in range(200):
+        turn = word_chain(Random(number))
+        words = turn.answer.removeprefix("Hm, ").split()
+        asked = next(w for w in re.findall(r"[a-z]+", turn.question)[::-1] if w in ASSOCIATIONS)
+        for before, word in itertools.pairwise([asked, *words]):
+            assert word in ASSOCIATIONS[before], turn
+
+
+def test_at_every_word_five_others_come_to_mind_each_with_a_token_of_its_own(
+    tokenizer: Any,
+) -> None:
+    for word, found in ASSOCIATIONS.items():
+        assert len(set(found) - {word}) == 5 and set(found) <= set(ASSOCIATIONS), word
+        assert len(tokenizer.encode(f" {word}", add_special_tokens=False)) == 1
+
+
+def test_most_trained_tokens_are_open_ended_as_in_real_text(rows: list[Row]) -> None:
+    """What notebook 06 needs: a drafter must read the token that came."""
+    answers = [m["content"] for row in rows for m in row["messages"] if m["role"] == "assistant"]
+    words = sum(len(text.split()) - 1 for text in answers if text.startswith("Hm, "))
+    assert 0.6 < words / sum(sum(row["loss_mask"]) for row in rows) < 0.8
+
+
 def test_the_model_answers_most_fresh_questions(model: Any, tokenizer: Any) -> None:
     from hslib.demo.evaluate import score_by_kind
 
     encoder, rng = ChatEncoder(tokenizer), Random(987_654)
-    scores = score_by_kind(model, encoder, [dialogue(rng, encoder.cost, 70) for _ in range(20)])
+    scores = score_by_kind(model, encoder, [dialogue(rng, encoder.cost, 100) for _ in range(40)])
     assert scores["all"].asked >= 40 and set(scores) - {"all", "note"} <= set(KINDS)
     assert scores["all"].right / scores["all"].asked >= 0.6
+    assert scores["chain"].asked >= 500
+    assert scores["chain"].right / scores["chain"].asked >= 0.95, "what comes to mind first"
 
 
 def test_scoring_agrees_with_greedy_generation(model: Any, tokenizer: Any) -> None:

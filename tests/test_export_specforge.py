@@ -99,7 +99,7 @@ def test_the_vocabulary_map_is_the_one_that_specforge_would_make(export: Path) -
 
     counts = count_effective_feature_tokens(str(export / "hidden_states"))
     ordered = Counter(dict(sorted(counts.items())))  # most_common keeps this order among equals
-    d2t, t2d = process_token_dict_to_mappings(ordered, 100, 640)
+    d2t, t2d = process_token_dict_to_mappings(ordered, 100, 768)
     ours = torch.load(export / "vocab_mapping/vocab_mapping.pt", weights_only=True)
     assert torch.equal(ours["d2t"], d2t)
     assert torch.equal(ours["t2d"], t2d)
@@ -117,7 +117,7 @@ def test_the_settings_are_such_that_specforge_takes(export: Path) -> None:
     assert resolve_eagle_capture_layers(config, draft, target) == [1, 4, 6]
     config.model.aux_hidden_state_layer_ids = None
     assert resolve_eagle_capture_layers(config, draft, target) == [1, 4, 6]
-    assert (draft["vocab_size"], draft["draft_vocab_size"]) == (640, 100)
+    assert (draft["vocab_size"], draft["draft_vocab_size"]) == (768, 100)
 
 
 def test_a_store_before_the_norm_is_normed(store: Store, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_vocabulary_maps_are_those_that_speculators_would_make(store: Store, exp
     counts = torch.load(export / "token_freq.pt", weights_only=True)
     trained = torch.cat([s.input_ids[s.loss_mask != 0] for s in store])
     assert sum(counts.values()) == len(trained)
-    d2t, t2d = build_vocab_mappings_from_distribution(counts, 100, 640)
+    d2t, t2d = build_vocab_mappings_from_distribution(counts, 100, 768)
     assert np.array_equal(np.load(export / "d2t.npy"), d2t.numpy())
     assert np.array_equal(np.load(export / "t2d.npy"), t2d.numpy())
 
@@ -127,7 +127,7 @@ def test_the_command_is_one_that_speculators_takes(store: Store, export: Path) -
 def test_a_draft_of_the_whole_vocabulary_has_no_maps(store: Store, tmp_path: Path) -> None:
     out = tmp_path / "e"
     export_store(store, out, SpeculatorsFormat(), demo.model_path(), draft_vocab_size=100)
-    report = export_store(store, out, SpeculatorsFormat(), demo.model_path(), draft_vocab_size=640)
+    report = export_store(store, out, SpeculatorsFormat(), demo.model_path(), draft_vocab_size=768)
     assert report.made == 0
     assert not (out / "d2t.npy").exists()
     assert "d2t" not in (out / "train.sh").read_text()
@@ -177,4 +177,4 @@ def test_the_terminal_exports(
     assert "8 (8 made now" in shown and "pre-norm, from the stored post-norm" in shown
     assert len(dataset(tmp_path / "e")) == 8
     assert terminal.main([*command, "--draft-vocab-size", "9999"]) == 1
-    assert "not in 1..640" in capsys.readouterr().err
+    assert "not in 1..768" in capsys.readouterr().err

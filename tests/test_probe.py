@@ -239,11 +239,11 @@ def own_logprobs(store: Store) -> list[list[float]]:
 def test_deeper_boundaries_predict_the_next_token_better(demo_store: Store) -> None:
     shares = [reading.accuracy for reading in head_readings(list(demo_store))]
     assert shares[:4] == sorted(shares[:4])
-    assert shares[3] > 0.7
+    assert shares[3] > 0.5
 
 
 def test_a_servers_log_probabilities_prove_the_side_of_the_norm(demo_store: Store) -> None:
-    verdict = judge_head(head_readings(list(demo_store), own_logprobs(demo_store)), 640)
+    verdict = judge_head(head_readings(list(demo_store), own_logprobs(demo_store)), 768)
     assert (verdict.side, verdict.proven) == ("post", True)
     verdict.require("post")
     with pytest.raises(ProbeError, match="after the norm"):
@@ -252,7 +252,7 @@ def test_a_servers_log_probabilities_prove_the_side_of_the_norm(demo_store: Stor
 
 def test_a_servers_log_probabilities_expose_other_rows_states(demo_store: Store) -> None:
     wrong = [list(reversed(row)) for row in own_logprobs(demo_store)]
-    verdict = judge_head(head_readings(list(demo_store), wrong), 640)
+    verdict = judge_head(head_readings(list(demo_store), wrong), 768)
     assert verdict.side == "none"
     with pytest.raises(ProbeError, match="another checkpoint, or other rows' states"):
         verdict.require("post")
@@ -264,7 +264,7 @@ def test_without_any_reference_the_head_refuses_what_is_no_better_than_chance(
     broken = model_store(
         tmp_path / "s", demo.model_path(), demo_samples(3, 100), (2, 5, 7), lambda s: s.roll(9, 0)
     )
-    assert judge_head(head_readings(list(broken)), 640).side == "none"
+    assert judge_head(head_readings(list(broken)), 768).side == "none"
 
 
 def test_head_evidence_that_fits_both_sides_is_called_so(demo_store: Store, tmp_path: Path) -> None:

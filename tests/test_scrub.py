@@ -50,7 +50,7 @@ def test_secrets_hosts_and_homes_are_taken_out(text: str, clean: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "77,121 tokens, num_tokens: 123, token 5, max_tokens=4096",
+        "76,228 tokens, num_tokens: 123, token 5, max_tokens=4096",
         "api_key_env: OPENAI_KEY",
         "api_key='' password=\"\" x='y'",
         "api_key None, 'api_key': None, password is required",

@@ -54,5 +54,5 @@ def test_a_tied_head_is_the_embedding(tmp_path: Path) -> None:
 
 def test_the_demo_models_embedding_and_head_are_two() -> None:
     embedding, head = embedding_and_head(open_weights(demo.model_path()), tied=False)
-    assert embedding.shape == head.shape == (640, 96)
+    assert embedding.shape == head.shape == (768, 96)
     assert not torch.equal(embedding, head)

@@ -20,6 +20,7 @@ from hslib.demo.train import Settings, make_config, make_model, train
 TOKENIZER_SEED, DATA_SEED, HELD_OUT_SEED = 101, 102, 103
 NUM_ROWS = 256
 SHORTEST, LONGEST = 12, 1500  # tokens
+LEAST_FILLED = 0.8  # of the length that a row is meant to have
 HELD_OUT_LENGTHS = (40, 100, 200, 400, 800, 1500)
 
 
@@ -55,8 +56,8 @@ def conversations(encoder: ChatEncoder) -> list[Dialogue]:
             # Few conversations are very short: after some failures a little more is allowed.
             allowed = int(limit) + attempt // 100
             candidate = dialogue(rng, encoder.cost, allowed)
-            fits = sum(map(encoder.cost, candidate.messages())) <= allowed
-            if fits and candidate not in found:
+            tokens = sum(map(encoder.cost, candidate.messages()))
+            if LEAST_FILLED * allowed <= tokens <= allowed and candidate not in found:
                 found[candidate] = None
                 break
     rows = list(found)

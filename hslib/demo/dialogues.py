@@ -1,11 +1,14 @@
-"""Generated dialogues with right answers: sums, unit conversions, look-ups, small talk.
+"""Generated dialogues: sums, unit conversions, look-ups, small talk with right answers, and
+chains of words with none.
 
 Pure functions of a `random.Random`; this module knows nothing about tokens, models or files.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
+
+from hslib.demo.associations import ASSOCIATIONS, chain
 
 Message = dict[str, str]
 
@@ -85,13 +88,17 @@ UNITS = (
 ASK_SUM = ("What is {}?", "Compute {}.", "{} = ?", "How much is {}?")
 ASK_UNIT = ("How many {small} are {amount}?", "Convert {amount} to {small}.")
 ASK_CODE = ("What is the code of {}?", "Tell me the code of {}.", "Which code has {}?")
-KINDS = ("addition", "subtraction", "multiplication", "units", "lookup", "table", "talk")
-WEIGHTS = (22, 18, 16, 16, 18, 7, 3)
+ASK_CHAIN = ("What comes to mind at {}?", "Think aloud, from {} on.", "Play words: {}.")
+CHAIN_LENGTHS = (4, 60)  # words
+KINDS = ("addition", "subtraction", "multiplication", "units", "lookup", "table", "talk", "chain")
+WEIGHTS = (22, 18, 16, 16, 18, 7, 3, 100)
+# A model learns chains in few steps and sums in many.
+TRAINING_WEIGHTS = (22, 18, 16, 16, 18, 7, 3, 15)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A question with its right answer; `kind` is one of `KINDS`, or "note" for a told fact."""
+    """A question with its answer; `kind` is one of `KINDS`, or "note" for a told fact."""
 
     kind: str
     question: str
@@ -171,6 +178,13 @@ def talk(rng: Random) -> Turn:
     return Turn("talk", question, answer)
 
 
+def word_chain(rng: Random) -> Turn:
+    """Words that come to mind, one at another: no answer is the right one."""
+    start = rng.choice(sorted(ASSOCIATIONS))
+    words = chain(rng, start, rng.randint(*CHAIN_LENGTHS))
+    return Turn("chain", rng.choice(ASK_CHAIN).format(start), "Hm, " + " ".join(words))
+
+
 def lookup(rng: Random, codes: dict[str, int]) -> Turn:
     """The code of a person that the conversation has named before."""
     name = rng.choice(sorted(codes))
@@ -193,6 +207,7 @@ MAKERS: dict[str, Callable[[Random], Turn]] = {
     "units": units,
     "table": table,
     "talk": talk,
+    "chain": word_chain,
 }
 
 
@@ -203,10 +218,10 @@ def system_prompt(rng: Random, max_codes: int = 8) -> tuple[str, dict[str, int]]
     return "Codes: " + ", ".join(f"{name} {code}" for name, code in codes.items()) + ".", codes
 
 
-def turns(rng: Random, codes: dict[str, int]) -> Iterator[Turn]:
+def turns(rng: Random, codes: dict[str, int], weights: Sequence[int] = WEIGHTS) -> Iterator[Turn]:
     """Questions without end; those for a code only once one was told."""
     while True:
-        kind = rng.choices(KINDS, WEIGHTS)[0]
+        kind = rng.choices(KINDS, weights)[0]
         if kind != "lookup":
             yield MAKERS[kind](rng)
         elif not codes or (len(codes) < 12 and rng.random() < 0.15):
@@ -215,7 +230,12 @@ def turns(rng: Random, codes: dict[str, int]) -> Iterator[Turn]:
             yield lookup(rng, codes)
 
 
-def dialogue(rng: Random, cost: Callable[[Message], int], limit: int) -> Dialogue:
+def dialogue(
+    rng: Random,
+    cost: Callable[[Message], int],
+    limit: int,
+    weights: Sequence[int] = WEIGHTS,
+) -> Dialogue:
     """Turns until the next would cost more than `limit` in all; one turn at least.
 
     `cost` is a message's price, its number of tokens say; prices add up.
@@ -223,7 +243,7 @@ def dialogue(rng: Random, cost: Callable[[Message], int], limit: int) -> Dialogu
     text, codes = system_prompt(rng) if rng.random() < 0.5 else ("", {})
     kept: list[Turn] = []
     spent = sum(map(cost, Dialogue(text, ()).messages()))
-    for turn in turns(rng, codes):
+    for turn in turns(rng, codes, weights):
         spent += sum(map(cost, Dialogue("", (turn,)).messages()))
         if kept and spent > limit:
             break

@@ -11,7 +11,7 @@ from torch.nn import functional
 from transformers import AttentionInterface, DeepseekV3Config, DeepseekV3ForCausalLM
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-from hslib.demo.dialogues import dialogue
+from hslib.demo.dialogues import TRAINING_WEIGHTS, dialogue
 from hslib.demo.tokenizer import SPECIAL_TOKENS, ChatEncoder
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ BALANCE_RATE = 1e-3
 class Settings(NamedTuple):
     """What a training run depends on."""
 
-    steps: int = 1900
+    steps: int = 2600
     tokens_per_step: int = 1536
     peak_lr: float = 3e-3
     warmup_steps: int = 100
@@ -156,7 +156,8 @@ def sequence(encoder: ChatEncoder, rng: Random, length: int) -> tuple[list[int],
     mask: list[int] = []
     while len(ids) < length:
         target = rng.choice((40, length, length + 40))
-        part = encoder.conversation(dialogue(rng, encoder.cost, target).messages())
+        made = dialogue(rng, encoder.cost, target, TRAINING_WEIGHTS)
+        part = encoder.conversation(made.messages())
         ids += part.input_ids
         mask += part.loss_mask
     return ids[:length], mask[:length]
