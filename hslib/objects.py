@@ -7,7 +7,6 @@ variables and files, and they are never seen here. Knows nothing of stores.
 import contextlib
 import email.utils
 import os
-import re
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -46,7 +45,6 @@ _CURES = {
     "NotImplemented": "this object store lacks what a store needs: conditional writes "
     "(If-None-Match, If-Match) and uploads in parts; use another",
 }
-_USER_IN_URL = re.compile(r"//[^/\s@]*@")
 _CONDITION_FAILED = {"PreconditionFailed", "ConditionalRequestConflict", "412"}
 
 
@@ -240,7 +238,7 @@ def explain(error: BaseException, bucket: str, key: str) -> Exception:
     if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
         return FileNotFoundError(f"s3://{bucket}/{key}")
     return StoreError(
-        f"the object store does not do it: {_USER_IN_URL.sub('//', said or code)}",
+        f"the object store does not do it: {said or code}",
         bucket=bucket,
         key=key,
         code=code,
