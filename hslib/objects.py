@@ -11,6 +11,8 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import tenacity
+
 from hslib.errors import StoreError
 from hslib.place import split_url
 
@@ -45,7 +47,7 @@ _CURES = {
     "NotImplemented": "this object store lacks what a store needs: conditional writes "
     "(If-None-Match, If-Match) and uploads in parts; use another",
 }
-_CONDITION_FAILED = {"PreconditionFailed", "ConditionalRequestConflict", "412"}
+_CONDITION_FAILED = {"PreconditionFailed", "412"}
 
 
 class Head(NamedTuple):
@@ -62,6 +64,11 @@ class Listed(NamedTuple):
     name: str
     size_bytes: int
     etag: str
+
+
+def _is_conflict(error: BaseException) -> bool:
+    """Another request for the same object is under way: S3 wants this one to be sent again."""
+    return isinstance(error, StoreError) and error.fields["code"] == "ConditionalRequestConflict"
 
 
 class Objects:
@@ -84,6 +91,12 @@ class Objects:
         """Write an object, which appears whole or not at all; returns its ETag."""
         return _bare(self._call("put_object", name, Body=data)["ETag"])
 
+    @tenacity.retry(
+        retry=tenacity.retry_if_exception(_is_conflict),
+        stop=tenacity.stop_after_attempt(5),
+        wait=tenacity.wait_exponential_jitter(multiplier=0.2),
+        reraise=True,
+    )
     def put_if(self, name: str, data: bytes, etag: str) -> str | None:
         """Write only over the object with this ETag, "" = only where none is; else None.
 

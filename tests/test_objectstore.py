@@ -462,6 +462,24 @@ def test_a_commit_whose_confirmation_was_lost_is_a_commit(bucket: Bucket, meddle
     assert list(Store(bucket.url).ledger.failed) == [0, 1]
 
 
+def test_a_commit_that_meets_another_request_is_sent_again(
+    bucket: Bucket, meddler: Meddler
+) -> None:
+    refused: list[str] = []
+
+    def judge(method: str, path: str, _body: bytes) -> Fate:
+        if method == "PUT" and "/journal" in path and len(refused) < 2:
+            refused.append(path)
+            return (409, "ConditionalRequestConflict")
+        return "pass"
+
+    meddler.judge = judge
+    with StoreWriter(bucket.url, manifest()) as writer:
+        writer.record(fail(0))
+    assert len(refused) == 2
+    assert list(Store(bucket.url).ledger.failed) == [0]
+
+
 def test_a_journal_that_somebody_else_writes_to_is_an_error(bucket: Bucket) -> None:
     with StoreWriter(bucket.url, manifest()) as writer:
         writer.record(fail(0))
