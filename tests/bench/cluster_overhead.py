@@ -1,4 +1,4 @@
-"""(h) The demo job on Ray with one replica / the same in this process, on the same server.
+"""(i) The demo job on Ray with one replica / the same in this process, on the same server.
 
 python tests/bench/cluster_overhead.py
 """
@@ -58,7 +58,7 @@ def main() -> None:
             "most": max(pairs),
         }
     ]
-    report("(h) the Ray path", rows, chosen.out)
+    report("(i) the Ray path", rows, chosen.out)
 
 
 if __name__ == "__main__":

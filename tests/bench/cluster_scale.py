@@ -1,4 +1,4 @@
-"""(g) The driver with 64 replicas and 1,000,000 rows: how busy are they, and what does a row cost?
+"""(h) The driver with 64 replicas and 1,000,000 rows: how busy are they, and what does a row cost?
 
     python tests/bench/cluster_scale.py
 
@@ -125,7 +125,7 @@ def main() -> None:
         )
         cluster = open_cluster(parameters, print, StubReplica)
         try:
-            report("(g) the driver at scale", [measure(parameters, cluster)], chosen.out)
+            report("(h) the driver at scale", [measure(parameters, cluster)], chosen.out)
         finally:
             cluster.close()
 
