@@ -1,10 +1,7 @@
 """Hands a job's rows to the replicas of a cluster until every row has its outcome."""
 
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from hslib.blocks import Block, Blocks
@@ -12,6 +9,7 @@ from hslib.cluster import DEPTH, Cluster, Slot, first_line
 from hslib.config import ServerParameters
 from hslib.engine import failure
 from hslib.errors import JobError, StoreError
+from hslib.interrupt import Interrupts
 from hslib.job import Job
 from hslib.journal import JournalMark, combine
 from hslib.progress import Progress, ReplicaState
@@ -64,23 +62,18 @@ class Driver:
             slot.ok, slot.began_at = 0, 0.0
             if slot.facts is not None:
                 self._begin(slot)
-        try:
-            with on_interrupt(self._interrupt):
-                while self._is_busy():
-                    self._turn()
-        except KeyboardInterrupt:
-            for slot in self._cluster.slots:
-                self._cluster.drop(slot)
-            raise
+        with Interrupts() as interrupts:
+            while self._is_busy():
+                self._turn()
+                self._interrupted = interrupts.count > 0
+                if interrupts.count > 1:
+                    for slot in self._cluster.slots:
+                        self._cluster.drop(slot)
+                    raise KeyboardInterrupt
         self._end_all()
         if self._fatal is not None:
             raise self._fatal
         return not self._interrupted
-
-    def _interrupt(self) -> None:
-        if self._interrupted:
-            raise KeyboardInterrupt
-        self._interrupted = True
 
     @property
     def _stopping(self) -> bool:
@@ -268,16 +261,3 @@ class Driver:
             ray.wait(ending, num_returns=len(ending), timeout=_END_S)
         for slot in begun:
             slot.state = "done"
-
-
-@contextmanager
-def on_interrupt(act: Callable[[], None]) -> Iterator[None]:
-    """Call ``act`` at an interrupt instead of raising it anywhere; in the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, lambda *_: act())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

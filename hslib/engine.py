@@ -22,6 +22,7 @@ from hslib.dataset import Sample
 from hslib.dump import Dump, request_id
 from hslib.errors import DumpError, HslibError, JobError, RequestError, ServerError
 from hslib.feed import Feed
+from hslib.interrupt import Interrupts
 from hslib.journal import Entry
 from hslib.lane import Lane
 from hslib.serving import Fleet
@@ -106,20 +107,17 @@ class Engine:
         Raises:
             HslibError, OSError: what no sample could survive; in-flight work is finished first.
         """
-        for thread in self._threads:
-            thread.start()
-        interrupted = False
-        # not Thread.join: an interrupt in it makes Python 3.11 take a live thread for a dead one
-        while self._working:
-            try:
+        with Interrupts() as interrupts:
+            for thread in self._threads:
+                thread.start()
+            while self._working:
                 time.sleep(0.02)
-            except KeyboardInterrupt:
-                self.feed.close()
-                if interrupted:
+                if interrupts.count > 1:
                     self._aborted.set()
-                    raise
-                interrupted = True
-                self._reporter.log.warning("interrupted: finishing what is in flight")
+                    raise KeyboardInterrupt
+                if interrupts.count and not self.feed.closed:
+                    self.feed.close()
+                    self._reporter.log.warning("interrupted: finishing what is in flight")
         if self._fatal is not None:
             raise self._fatal
         return not self.feed.closed

@@ -205,8 +205,8 @@ def test_a_dataset_is_counted_and_the_models_shape_is_read(
 ) -> None:
     config = demo.model_path() / "config.json"
     shown = plan(capsys, "--model", config, "--dataset", demo.dataset_path(), "--rate", 1000)
-    assert "77,121 tokens x (768 + 9 B) + 256 files" in shown
-    assert "1,487 tokens" in shown, "the longest row"
+    assert "76,228 tokens x (768 + 9 B) + 256 files" in shown
+    assert "1,490 tokens" in shown, "the longest row"
     assert "depends on the store: --store-gbps" in shown
 
 

@@ -1,0 +1,30 @@
+"""Interrupts counted instead of raised, while a job runs.
+
+A ``KeyboardInterrupt`` is raised wherever the main thread happens to be, and lost if that is a
+finalizer that the garbage collector calls.
+"""
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+
+class Interrupts:
+    """A context manager; :attr:`count` is how many there were. Of the main thread only."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._before: Any = None
+
+    def __enter__(self) -> "Interrupts":
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self.count += 1
