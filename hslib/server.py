@@ -5,6 +5,7 @@ started it. Only that group is ever signalled, and only while its leader is the 
 that was started (same start time).
 """
 
+import atexit
 import os
 import subprocess
 import time
@@ -83,7 +84,8 @@ def start(
     on_progress(f"starting SGLang {plan.interpreter.sglang_version} at port {plan.port}")
     state = launch(plan)
     if parameters.for_job:
-        watch_over(state)
+        watch_over(state)  # for the ends at which nothing else is called
+        atexit.register(stop_group, state, patience_s=0.0)
     try:
         wait_ready(state, parameters.start_timeout_s, on_progress)
         prove(state)

@@ -34,7 +34,9 @@ class StoreWriter:
     ) -> None:
         self.storage = open_storage(path)
         name = journal_name(shard_index, num_shards, replica)
-        self._lock = self.storage.lock(name, f"{name} of {path}")
+        who = "" if replica is None else f"replica {replica} of "
+        what = f"{who}shard {shard_index} of {num_shards} of {path}"
+        self._lock = self.storage.lock(name, what)
         self._lock.acquire()
         try:
             _refuse_other_splits(self.storage, num_shards)
