@@ -11,14 +11,18 @@ from typing import Any
 
 
 class Interrupts:
-    """A context manager; :attr:`count` is how many there were. Of the main thread only."""
+    """A context manager; :attr:`count` is how many there were. Of the main thread only.
+
+    A process that was started to ignore them, as a shell's background job, goes on to.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self._before: Any = None
 
     def __enter__(self) -> "Interrupts":
-        if threading.current_thread() is threading.main_thread():
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             self._before = signal.signal(signal.SIGINT, self._note)
         return self
 

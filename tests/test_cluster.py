@@ -247,9 +247,10 @@ def test_an_interrupt_finishes_what_is_in_flight_and_the_rest_comes_later(parame
 INTO_A_BUCKET = """
 import os, signal, sys, threading, time
 from test_cluster import opened
-from hslib import extract
+from hslib import extract, objectlock
 from hslib.config import ExtractionParameters
 from hslib.storage import open_storage
+objectlock.STALE_S = 5.0  # in the driver: how long a killed replica's lock keeps its rows waiting
 wanted = ExtractionParameters.model_validate_json(sys.argv[1])
 with opened(wanted) as servers:
     job = extract.prepare(wanted, servers)
@@ -301,7 +302,7 @@ def test_a_killed_driver_takes_its_cluster_with_it_and_the_job_goes_on_when_run_
     finally:
         driver.kill()
         driver.wait()
-    _, alive = psutil.wait_procs(started, timeout=30)
+    _, alive = psutil.wait_procs(started, timeout=8)
     names = [process.name() for process in alive]
     for process in alive:
         process.kill()

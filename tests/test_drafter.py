@@ -9,7 +9,7 @@ from hslib import demo
 from hslib.config import ExportParameters
 from hslib.demo.misfiled import misfile
 from hslib.drafter.eagle3 import Point, Settings, judge, train_drafter
-from hslib.drafter.lesson import export_for, teach
+from hslib.drafter.lesson import teach
 from hslib.errors import ExportError
 from hslib.export.export import export_store
 from hslib.export.specforge import SpecForgeFormat
@@ -82,22 +82,3 @@ def test_nothing_is_trained_for_specforge_or_in_no_steps(store: Store, tmp_path:
         parameters = ExportParameters.from_values({"run_dir": str(tmp_path), **values})
         assert teach(parameters, store, tmp_path) is None
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-def test_misfiled_states_teach_at_most_half_as_much_and_the_trainer_does_not_notice(
-    tmp_path: Path,
-) -> None:
-    """What notebook 06 does with its defaults, on the whole demo."""
-    store = model_store(tmp_path / "s", demo.model_path(), demo_samples(256, 1500), (2, 5, 7))
-    parameters = ExportParameters(run_dir=str(tmp_path / "run"))
-    lesson = teach(parameters, store, export_for(parameters, store).path)
-    assert lesson is not None
-    assert lesson.reloaded == lesson.right.training.acceptance
-    right, wrong = lesson.right.training.acceptance, lesson.misfiled.training.acceptance
-    assert right[0] >= 0.6 and wrong[0] <= right[0] / 2
-    assert all(a > b for a, b in zip(right, wrong, strict=True))
-    assert lesson.misfiled.own_split[0] >= wrong[0] + 0.05
-    assert lesson.right.says_next_token >= 0.5
-    assert lesson.misfiled.says_next_token <= 0.1
-    assert lesson.right.read_from_tokens >= 0.5 > 0.05 >= lesson.misfiled.read_from_tokens
