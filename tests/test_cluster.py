@@ -1,6 +1,7 @@
 """A job on Ray: real actors, engine, store and journals; the servers in them are hand-made."""
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -20,11 +21,14 @@ from buckets import Bucket
 from support import random_sample, write_rows
 from test_faults import DROP, FakeServer, states_of
 
-from hslib import cluster, driver, extract, progress, watch
+from hslib import blocks, cluster, driver, extract, progress, watch
 from hslib.cluster import Cluster, demand, open_cluster, room
 from hslib.config import ExtractionParameters
-from hslib.errors import JobError, ParameterError, ServerError
+from hslib.dataset import Sample
+from hslib.errors import DatasetError, JobError, ParameterError, ServerError
+from hslib.job import Job
 from hslib.journal import read_journal
+from hslib.lock import Lock
 from hslib.progress import read_progress
 from hslib.replica import Problem, Replica, ReplicaFacts
 from hslib.storage import open_storage
@@ -142,6 +146,12 @@ def assert_all_once(store_path: Path, but: tuple[int, ...] = ()) -> None:
     for stored in store:
         assert stored.hidden_states.equal(states_of(stored.input_ids.numpy()))
     assert not list(store_path.rglob("*.tmp"))
+
+
+def open_writer_lock(parameters: ExtractionParameters, number: int) -> Lock:
+    """Raises :class:`JobError` where a replica has its journal open."""
+    name = f"journal-replica-{number:05d}.jsonl"
+    return Lock(parameters.store_path / f".{name}.lock", name)
 
 
 def when_stored(parameters: ExtractionParameters, count: int, act: Callable[[], None]) -> None:
@@ -277,6 +287,60 @@ def test_replicas_write_to_a_bucket_and_one_that_is_killed_loses_and_repeats_not
     for stored in store:
         assert stored.hidden_states.equal(states_of(stored.input_ids.numpy()))
     assert "replica 0 is lost" in (wanted.run_path / "extraction.log").read_text()
+
+
+def test_a_row_that_changes_meanwhile_ends_the_job_when_what_is_in_flight_is_stored(
+    parameters: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "_WINDOW_ROWS", 8)
+    whole = Job.samples
+
+    def changed(job: Job) -> Iterator[Sample]:
+        yield from itertools.islice(whole(job), 60)
+        raise DatasetError("row 60 changed while the job ran")
+
+    wanted = parameters("slow", concurrency=1)
+    with opened(wanted) as servers:
+        job = extract.prepare(wanted, servers)
+        monkeypatch.setattr(Job, "samples", changed)
+        with pytest.raises(DatasetError, match="row 60"):
+            extract.run(job, servers)
+        monkeypatch.setattr(Job, "samples", whole)
+        assert not any(slot.blocks for slot in servers.slots)
+        for number in range(2):  # nobody writes any more
+            with open_writer_lock(wanted, number):
+                pass
+        assert extract.run(extract.prepare(wanted, servers), servers).is_whole
+    assert_all_once(wanted.store_path)
+
+
+class LateReplica(FakeReplica):
+    """Replica 1 takes long to open its first job's store."""
+
+    is_late = True
+
+    def begin(self, *job: Any) -> Any:
+        if self.number == 1 and self.is_late:
+            time.sleep(4)
+        self.is_late = False
+        return super().begin(*job)
+
+
+def test_a_replica_that_is_not_at_work_when_a_job_ends_is_started_again_for_the_next(
+    parameters: Any,
+) -> None:
+    wanted = parameters("slow", limit=40)
+    servers = open_cluster(wanted, replica_class=LateReplica)
+    try:
+        assert extract.run(extract.prepare(wanted, servers), servers).is_whole
+        assert servers.slots[1].ok == 0, "it was not late"
+        late = servers.slots[1].actor
+        wanted = wanted.model_copy(update={"limit": 0})
+        assert extract.run(extract.prepare(wanted, servers), servers).is_whole
+        assert servers.slots[1].actor is not late
+    finally:
+        servers.close()
+    assert_all_once(wanted.store_path)
 
 
 DRIVER = """
