@@ -177,7 +177,8 @@ class Driver:
         for row in report.failures:
             self._progress.failed(row.index, row.num_tokens, row.check, row.reason)
         if report.problem is not None:
-            self._hand_out_again(block, report.unfinished, report.problem.text)
+            if report.problem.kind == "replica":  # else the rows are not to blame
+                self._hand_out_again(block, report.unfinished, report.problem.text)
             self._meet(slot, report.problem)
 
     def _meet(self, slot: Slot, problem: Problem) -> None:

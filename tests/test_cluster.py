@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -22,15 +23,17 @@ from support import random_sample, write_rows
 from test_faults import DROP, FakeServer, states_of
 
 from hslib import blocks, cluster, driver, extract, progress, watch
+from hslib.blocks import Block
 from hslib.cluster import Cluster, demand, open_cluster, room
 from hslib.config import ExtractionParameters
 from hslib.dataset import Sample
+from hslib.driver import Driver
 from hslib.errors import DatasetError, JobError, ParameterError, ServerError
 from hslib.job import Job
 from hslib.journal import read_journal
 from hslib.lock import Lock
 from hslib.progress import read_progress
-from hslib.replica import Problem, Replica, ReplicaFacts
+from hslib.replica import BlockReport, Problem, Replica, ReplicaFacts
 from hslib.storage import open_storage
 from hslib.store import Store
 
@@ -420,6 +423,19 @@ def test_a_lost_replicas_rows_wait_while_its_journal_may_still_be_written(
     assert stored < len(SAMPLES)
     assert run(wanted).totals.ok == len(SAMPLES) - stored
     assert_all_once(wanted.store_path)
+
+
+def test_a_full_disk_is_no_fault_of_a_row_that_replicas_died_with(parameters: Any) -> None:
+    wanted, writer = parameters(max_attempts=1), Mock()
+    todo = Mock(parameters=wanted, samples=lambda: iter(()), plan=Mock(todo_tokens=0))
+    servers = Cluster(1, Mock(), is_ours=False)
+    work = Driver(servers, todo, writer, Mock())
+    servers.slots[0].blocks["call"] = Block((SAMPLES[5],), is_suspect=True)
+    report = BlockReport(unfinished=[5], problem=Problem("job", "no space left on device"))
+    work._take(servers.slots[0], "extract", "call", report)
+    with pytest.raises(JobError, match="no space left"):
+        work.run()
+    writer.record.assert_not_called()
 
 
 def test_replicas_ask_for_gpus_where_there_are_any_and_each_fits_on_one_node() -> None:
