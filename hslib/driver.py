@@ -111,7 +111,8 @@ class Driver:
         for slot in self._cluster.slots:
             if slot.lost:
                 self._recover(slot)
-        self._require_replicas()
+        if self._is_busy():
+            self._require_replicas()
 
     def _require_replicas(self) -> None:
         """Raises :class:`JobError` when none is left, or none comes back in time."""
@@ -226,6 +227,8 @@ class Driver:
             stored = [ledger.stored[s.index] for s in block.samples if s.index in ledger.stored]
             failed = [ledger.failed[s.index] for s in rows if s.index in ledger.failed]
             slot.ok += len(stored)
+            if stored:
+                slot.starts = 0
             for entry in stored:
                 self._progress.stored(
                     entry.index, entry.num_tokens, entry.size_bytes, entry.latency_s

@@ -225,6 +225,15 @@ def test_a_row_that_replicas_die_of_is_recorded_as_failed_and_the_others_are_sto
 
 
 @pytest.mark.slow
+def test_when_the_last_replica_dies_of_the_last_row_every_row_has_its_outcome(
+    parameters: Any,
+) -> None:
+    result = run(parameters("dies-at-0", num_replicas=1, limit=1))
+    assert list(result.failed) == [0]
+    assert result.totals.reconciles
+
+
+@pytest.mark.slow
 def test_what_no_replica_can_help_stops_the_job_and_it_goes_on_later(
     parameters: Any,
 ) -> None:
