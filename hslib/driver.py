@@ -8,7 +8,7 @@ from hslib.blocks import Block, Blocks
 from hslib.cluster import DEPTH, Cluster, Slot, first_line
 from hslib.config import ServerParameters
 from hslib.engine import failure
-from hslib.errors import JobError, StoreError
+from hslib.errors import HslibError, JobError, StoreError
 from hslib.interrupt import Interrupts
 from hslib.job import Job
 from hslib.journal import JournalMark, combine
@@ -16,6 +16,7 @@ from hslib.progress import Progress, ReplicaState
 from hslib.replica import BlockReport, Problem, of_replica
 from hslib.writer import StoreWriter
 
+_OPENING = "opening the store"
 _TURN_S = 0.5  # how long to wait for an answer before looking round
 _END_S = 120.0
 _FENCE_S = 300.0  # how long a lost replica's lock may stay held (an NFS server's lease is 90 s)
@@ -55,16 +56,17 @@ class Driver:
         A second interrupt abandons what is in flight and is raised.
 
         Raises:
-            JobError: what no replica could survive, or no replica is left; what is in flight is
-                finished first.
+            HslibError, OSError: what no replica could survive, no replica is left, or the dataset
+                changed; what is in flight is finished first.
         """
         for slot in self._cluster.slots:
             slot.ok, slot.began_at = 0, 0.0
             if slot.facts is not None:
                 self._begin(slot)
+            elif slot.state == "lost":  # when an earlier job ended
+                self._cluster.start(slot)
         with Interrupts() as interrupts:
-            while self._is_busy():
-                self._turn()
+            while self._goes_on():
                 self._interrupted = interrupts.count > 0
                 if interrupts.count > 1:
                     for slot in self._cluster.slots:
@@ -86,6 +88,16 @@ class Driver:
             return True
         return not self._stopping and not self._blocks.is_empty()
 
+    def _goes_on(self) -> bool:
+        """A turn, False when none is left; what goes wrong here lets replicas finish too."""
+        try:
+            if not self._is_busy():
+                return False
+            self._turn()
+        except (HslibError, OSError) as error:
+            self._fatal = self._fatal or error
+        return True
+
     def _turn(self) -> None:
         if not self._stopping:
             self._hand_out()
@@ -99,7 +111,8 @@ class Driver:
         for slot in self._cluster.slots:
             if slot.lost:
                 self._recover(slot)
-        self._require_replicas()
+        if self._is_busy():
+            self._require_replicas()
 
     def _require_replicas(self) -> None:
         """Raises :class:`JobError` when none is left, or none comes back in time."""
@@ -129,7 +142,7 @@ class Driver:
                     self._cluster.calls[ref] = (slot, "extract")
 
     def _begin(self, slot: Slot) -> None:
-        slot.state = "opening the store"
+        slot.state = _OPENING
         parameters = of_replica(self._job.parameters, slot.number)
         ref = slot.actor.begin.remote(parameters, self._job.manifest)
         self._cluster.calls[ref] = (slot, "begin")
@@ -165,7 +178,8 @@ class Driver:
         for row in report.failures:
             self._progress.failed(row.index, row.num_tokens, row.check, row.reason)
         if report.problem is not None:
-            self._hand_out_again(block, report.unfinished, report.problem.text)
+            if report.problem.kind == "replica":  # else the rows are not to blame
+                self._hand_out_again(block, report.unfinished, report.problem.text)
             self._meet(slot, report.problem)
 
     def _meet(self, slot: Slot, problem: Problem) -> None:
@@ -213,6 +227,8 @@ class Driver:
             stored = [ledger.stored[s.index] for s in block.samples if s.index in ledger.stored]
             failed = [ledger.failed[s.index] for s in rows if s.index in ledger.failed]
             slot.ok += len(stored)
+            if stored:
+                slot.starts = 0
             for entry in stored:
                 self._progress.stored(
                     entry.index, entry.num_tokens, entry.size_bytes, entry.latency_s
@@ -261,3 +277,7 @@ class Driver:
             ray.wait(ending, num_returns=len(ending), timeout=_END_S)
         for slot in begun:
             slot.state = "done"
+        for slot in self._cluster.slots:
+            if slot.state == _OPENING:  # it would hold the journal when the next job begins
+                self._cluster.drop(slot)
+                slot.state = "lost"

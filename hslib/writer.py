@@ -40,11 +40,13 @@ class StoreWriter:
         self._lock.acquire()
         try:
             _refuse_other_splits(self.storage, num_shards)
+            if replica is None:
+                _refuse_replicas(self.storage, name)
             self.manifest = write_or_check_manifest(self.storage, manifest)
             shard = f".{shard_index}-of-{num_shards}"
             own = "" if replica is None else f".replica-{replica}"
             self._suffix = f"{shard}{own}.tmp"
-            # the lock shows that whoever left them is gone, and his replicas with him
+            # the locks show that whoever left them is gone, and his replicas with him
             self.storage.sweep(f"{shard}{own or '*'}.tmp")
             self._journal = self.storage.journal(name, self._lock)
         except BaseException:
@@ -154,3 +156,16 @@ def _refuse_other_splits(storage: Storage, num_shards: int) -> None:
                 **error.fields,
             ) from error
         lock.release()  # its owner is gone
+
+
+def _refuse_replicas(storage: Storage, journal: str) -> None:
+    """A driver may be gone before its replicas are: what they commit yet would be done twice.
+
+    Raises:
+        JobError: one of them is at work.
+    """
+    for name in storage.locked():
+        if name.startswith(f"{journal.removesuffix('.jsonl')}-replica-"):
+            lock = storage.lock(name, f"{name} of {storage.place}")
+            lock.acquire()
+            lock.release()

@@ -1,6 +1,7 @@
 """A job on Ray: real actors, engine, store and journals; the servers in them are hand-made."""
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -20,13 +22,18 @@ from buckets import Bucket
 from support import random_sample, write_rows
 from test_faults import DROP, FakeServer, states_of
 
-from hslib import cluster, driver, extract, progress, watch
+from hslib import blocks, cluster, driver, extract, progress, watch
+from hslib.blocks import Block
 from hslib.cluster import Cluster, demand, open_cluster, room
 from hslib.config import ExtractionParameters
-from hslib.errors import JobError, ParameterError, ServerError
+from hslib.dataset import Sample
+from hslib.driver import Driver
+from hslib.errors import DatasetError, JobError, ParameterError, ServerError
+from hslib.job import Job
 from hslib.journal import read_journal
+from hslib.lock import Lock
 from hslib.progress import read_progress
-from hslib.replica import Problem, Replica, ReplicaFacts
+from hslib.replica import BlockReport, Problem, Replica, ReplicaFacts
 from hslib.storage import open_storage
 from hslib.store import Store
 
@@ -144,6 +151,12 @@ def assert_all_once(store_path: Path, but: tuple[int, ...] = ()) -> None:
     assert not list(store_path.rglob("*.tmp"))
 
 
+def open_writer_lock(parameters: ExtractionParameters, number: int) -> Lock:
+    """Raises :class:`JobError` where a replica has its journal open."""
+    name = f"journal-replica-{number:05d}.jsonl"
+    return Lock(parameters.store_path / f".{name}.lock", name)
+
+
 def when_stored(parameters: ExtractionParameters, count: int, act: Callable[[], None]) -> None:
     """Do something in the middle of a job."""
 
@@ -209,6 +222,15 @@ def test_a_row_that_replicas_die_of_is_recorded_as_failed_and_the_others_are_sto
     assert "died whenever they were asked for this row alone" in result.failed[5]
     assert result.totals.reconciles
     assert_all_once(wanted.store_path, but=(5,))
+
+
+@pytest.mark.slow
+def test_when_the_last_replica_dies_of_the_last_row_every_row_has_its_outcome(
+    parameters: Any,
+) -> None:
+    result = run(parameters("dies-at-0", num_replicas=1, limit=1))
+    assert list(result.failed) == [0]
+    assert result.totals.reconciles
 
 
 @pytest.mark.slow
@@ -278,6 +300,60 @@ def test_replicas_write_to_a_bucket_and_one_that_is_killed_loses_and_repeats_not
     for stored in store:
         assert stored.hidden_states.equal(states_of(stored.input_ids.numpy()))
     assert "replica 0 is lost" in (wanted.run_path / "extraction.log").read_text()
+
+
+def test_a_row_that_changes_meanwhile_ends_the_job_when_what_is_in_flight_is_stored(
+    parameters: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "_WINDOW_ROWS", 8)
+    whole = Job.samples
+
+    def changed(job: Job) -> Iterator[Sample]:
+        yield from itertools.islice(whole(job), 60)
+        raise DatasetError("row 60 changed while the job ran")
+
+    wanted = parameters("slow", concurrency=1)
+    with opened(wanted) as servers:
+        job = extract.prepare(wanted, servers)
+        monkeypatch.setattr(Job, "samples", changed)
+        with pytest.raises(DatasetError, match="row 60"):
+            extract.run(job, servers)
+        monkeypatch.setattr(Job, "samples", whole)
+        assert not any(slot.blocks for slot in servers.slots)
+        for number in range(2):  # nobody writes any more
+            with open_writer_lock(wanted, number):
+                pass
+        assert extract.run(extract.prepare(wanted, servers), servers).is_whole
+    assert_all_once(wanted.store_path)
+
+
+class LateReplica(FakeReplica):
+    """Replica 1 takes long to open its first job's store."""
+
+    is_late = True
+
+    def begin(self, *job: Any) -> Any:
+        if self.number == 1 and self.is_late:
+            time.sleep(4)
+        self.is_late = False
+        return super().begin(*job)
+
+
+def test_a_replica_that_is_not_at_work_when_a_job_ends_is_started_again_for_the_next(
+    parameters: Any,
+) -> None:
+    wanted = parameters("slow", limit=40)
+    servers = open_cluster(wanted, replica_class=LateReplica)
+    try:
+        assert extract.run(extract.prepare(wanted, servers), servers).is_whole
+        assert servers.slots[1].ok == 0, "it was not late"
+        late = servers.slots[1].actor
+        wanted = wanted.model_copy(update={"limit": 0})
+        assert extract.run(extract.prepare(wanted, servers), servers).is_whole
+        assert servers.slots[1].actor is not late
+    finally:
+        servers.close()
+    assert_all_once(wanted.store_path)
 
 
 DRIVER = """
@@ -357,6 +433,19 @@ def test_a_lost_replicas_rows_wait_while_its_journal_may_still_be_written(
     assert stored < len(SAMPLES)
     assert run(wanted).totals.ok == len(SAMPLES) - stored
     assert_all_once(wanted.store_path)
+
+
+def test_a_full_disk_is_no_fault_of_a_row_that_replicas_died_with(parameters: Any) -> None:
+    wanted, writer = parameters(max_attempts=1), Mock()
+    todo = Mock(parameters=wanted, samples=lambda: iter(()), plan=Mock(todo_tokens=0))
+    servers = Cluster(1, Mock(), is_ours=False)
+    work = Driver(servers, todo, writer, Mock())
+    servers.slots[0].blocks["call"] = Block((SAMPLES[5],), is_suspect=True)
+    report = BlockReport(unfinished=[5], problem=Problem("job", "no space left on device"))
+    work._take(servers.slots[0], "extract", "call", report)
+    with pytest.raises(JobError, match="no space left"):
+        work.run()
+    writer.record.assert_not_called()
 
 
 def test_replicas_ask_for_gpus_where_there_are_any_and_each_fits_on_one_node() -> None:

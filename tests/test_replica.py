@@ -195,3 +195,15 @@ def test_each_replica_has_a_run_and_a_dump_directory_of_its_own(tmp_path: Path) 
     assert one.dump_paths == [Path("/dev/shm/x/replica-00000")]
     default = job.model_copy(update={"dump_dir": ""})
     assert of_replica(default, 0).dump_paths != of_replica(default, 1).dump_paths
+
+
+def test_nobody_takes_over_a_job_whose_driver_is_gone_while_its_replicas_still_write(
+    replica: Replica, wanted: ExtractionParameters, manifest: Manifest
+) -> None:
+    replica.begin(wanted, manifest)
+    with pytest.raises(JobError, match=r"journal-replica-00003\.jsonl of .* is in use"):
+        StoreWriter(wanted.store_path, manifest)
+    with StoreWriter(wanted.store_path, manifest, replica=1):
+        pass  # the others of its job may come and go
+    replica.end()
+    StoreWriter(wanted.store_path, manifest).close()
