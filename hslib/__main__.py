@@ -103,7 +103,10 @@ def _add_plan(commands: Any) -> None:
 
 def _whole(text: str) -> int:
     """``61e6`` as a whole number; ValueError is argparse's to show."""
-    return int(Fraction(text))
+    try:
+        return int(Fraction(text))
+    except ZeroDivisionError as error:
+        raise ValueError(text) from error
 
 
 def _status(chosen: argparse.Namespace) -> int:

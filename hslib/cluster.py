@@ -8,6 +8,7 @@ once its lock shows that nobody writes there any more.
 import contextlib
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,9 @@ from hslib.serving import require_same
 
 DEPTH = 4  # blocks with a replica at once; together twice what it can have in flight
 MOST_STARTS = 3  # in a row, without a row extracted between
+_SILENT_S = 30.0  # after which it is said
+_LEAST_WAIT_S = 120.0  # for the first replica to get room
+_ROOM_S = 30.0  # how long a replica may wait for room before the job begins without it
 _OBJECT_STORE_BYTES = 256 << 20  # blocks of ids are small; the rest of /dev/shm is for dumps
 
 
@@ -83,6 +87,7 @@ class Slot:
     number: int
     actor: Any = None
     state: str = "starting"
+    is_placed: bool = False  # its actor runs; the others wait for room
     facts: ReplicaFacts | None = None
     mark: JournalMark | None = None
     blocks: dict[Any, Block] = field(default_factory=dict)  # by the call that has it
@@ -91,6 +96,7 @@ class Slot:
     lost_at: float = 0.0
     is_fenced: threading.Event = field(default_factory=threading.Event)  # nobody writes there
     began_at: float = 0.0
+    heard_at: float = 0.0  # when it last answered, or was given something to do
     ok: int = 0
 
     @property
@@ -101,13 +107,20 @@ class Slot:
     def is_over(self) -> bool:
         return self.state.startswith("given up")
 
+    def silent_s(self) -> float:
+        """For how long nothing was heard of it."""
+        return time.monotonic() - self.heard_at
+
     def told(self, now: float) -> ReplicaState:
         elapsed = max(now - self.began_at, 1e-9) if self.began_at else float("inf")
         host = self.facts.host if self.facts else ""
+        state = self.state
+        if self.is_working and self.blocks and self.silent_s() > _SILENT_S:
+            state = f"no word for {self.silent_s():.0f} s"
         return ReplicaState(
             number=self.number,
             host=host,
-            state=self.state,
+            state=state,
             ok=self.ok,
             samples_per_s=self.ok / elapsed,
         )
@@ -125,6 +138,7 @@ class Cluster:
         self.slots = [Slot(number) for number in range(num_replicas)]
         self.calls: dict[Any, tuple[Slot, str]] = {}  # what was asked of whom
         self._proof: Proof | None = None
+        self._longest_row = 0
 
     @property
     def ready(self) -> list[ReplicaFacts]:
@@ -140,7 +154,9 @@ class Cluster:
 
     @property
     def longest_row(self) -> int:
-        return min(facts.longest_row for facts in self.ready)
+        """Of the ready ones; who comes later must take as long ones."""
+        self._longest_row = min(facts.longest_row for facts in self.ready)
+        return self._longest_row
 
     def dump_room_bytes(self) -> int:
         return min(facts.dump_room_bytes for facts in self.ready)
@@ -162,8 +178,14 @@ class Cluster:
     def start(self, slot: Slot) -> None:
         """Ask for a new actor; its server starts as soon as the cluster has room for it."""
         slot.actor, slot.facts, slot.mark = self._make_actor(slot.number), None, None
-        slot.state, slot.starts = "starting", slot.starts + 1
+        slot.state, slot.starts, slot.is_placed = "waiting for room", slot.starts + 1, False
+        self.calls[slot.actor.place.remote()] = (slot, "place")
         self.calls[slot.actor.start.remote()] = (slot, "start")
+
+    def placed(self, slot: Slot, answer: Any) -> None:
+        """Take the answer to where an actor is; if it died, its start tells."""
+        if isinstance(answer, str):
+            slot.is_placed, slot.state = True, f"starting on {answer}"
 
     def drop(self, slot: Slot) -> dict[Any, Block]:
         """Kill the slot's actor and forget what was asked of it; its blocks."""
@@ -201,14 +223,18 @@ class Cluster:
             require_same("the first", self._proof, f"replica {slot.number}", answer.proof)
         except ServerError as error:
             return str(error)
+        if answer.longest_row < self._longest_row:
+            return f"it takes rows of {answer.longest_row} tokens, the job has longer ones"
         slot.facts, slot.state = answer, "ready"
         return ""
 
     def meet_starters(self, timeout_s: float) -> str:
         """Before or between jobs: who came up, and another try for who did not; the last reason."""
         problem = ""
-        for slot, _what, _ref, answer in self.answers(timeout_s) if self.calls else ():
-            if wrong := self.started(slot, answer):
+        for slot, what, _ref, answer in self.answers(timeout_s) if self.calls else ():
+            if what == "place":
+                self.placed(slot, answer)
+            elif wrong := self.started(slot, answer):
                 problem = wrong
                 self.replace(slot, problem)
         return problem
@@ -243,7 +269,7 @@ def open_cluster(
     on_progress: Callable[[str], None] = lambda _line: None,
     replica_class: type = Replica,
 ) -> Cluster:
-    """Start and prove the replicas; as many as the cluster has room for must come up.
+    """Start and prove the replicas, as many as the cluster has room for now.
 
     The others wait for room, and join the job when there is some.
 
@@ -273,7 +299,7 @@ def open_cluster(
                 nodes=[node["Resources"] for node in ray.nodes() if node["Alive"]],
                 fix="lower tp_size, or add a node that has them",
             )
-        _await_replicas(cluster, min(fits, parameters.num_replicas), on_progress)
+        _await_replicas(cluster, max(parameters.server_wait_s, _LEAST_WAIT_S), on_progress)
     except BaseException:
         cluster.close()
         raise
@@ -281,21 +307,31 @@ def open_cluster(
     return cluster
 
 
-def _await_replicas(cluster: Cluster, wanted: int, on_progress: Callable[[str], None]) -> None:
-    """Until so many are ready; a failed start is tried again.
+def _await_replicas(cluster: Cluster, wait_s: float, on_progress: Callable[[str], None]) -> None:
+    """Until all that have room are ready, one at least; a failed start is tried again.
 
     Raises:
-        ServerError: none came up, with the last one's reason.
+        ServerError: none came up, or none got room in ``wait_s``; with the last one's reason.
     """
     problem, told = "", ""
     for slot in cluster.slots:
         cluster.start(slot)
-    while len(cluster.ready) < min(wanted, len(cluster.slots) - cluster.given_up()):
+    began_at = changed_at = time.monotonic()
+    while True:
         problem = cluster.meet_starters(1.0) or problem
-        line = f"{len(cluster.ready)} of {wanted} replicas are ready"
+        states = Counter(slot.state for slot in cluster.slots)
+        line = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
         if line != told:
-            on_progress(line)
-        told = line
+            on_progress(f"replicas: {line}")
+            told, changed_at = line, time.monotonic()
+        waiting, now = states["waiting for room"], time.monotonic()
+        if len(cluster.ready) + cluster.given_up() + waiting < len(cluster.slots):
+            continue  # some are starting
+        if not waiting or (cluster.ready and now - changed_at > _ROOM_S):
+            break
+        if not cluster.ready and now - began_at > wait_s:
+            problem = f"no replica got room in {wait_s:g} s: the cluster's nodes are in use"
+            break
     if not cluster.ready:
         raise ServerError(f"no replica came up; the last: {problem}", fix="see its server.log")
 

@@ -40,6 +40,9 @@ class Driver:
             least_tokens=parameters.tokens_per_request,
             most_deaths=parameters.max_attempts,
         )
+        # what a row may take at the very most, and as much as a server may be away
+        a_try_s = parameters.request_timeout_s + parameters.dump_timeout_s
+        self._patience_s = parameters.max_attempts * a_try_s + parameters.server_wait_s
         self._fatal: Exception | None = None
         self._interrupted = self._told_to_stop = False
         self._worked_at = time.monotonic()  # when a replica was last at work
@@ -111,6 +114,8 @@ class Driver:
         for slot in self._cluster.slots:
             if slot.lost:
                 self._recover(slot)
+            elif slot.blocks and slot.silent_s() > self._patience_s:
+                self._lose(slot, f"no word of it for {slot.silent_s():.0f} s")
         if self._is_busy():
             self._require_replicas()
 
@@ -138,6 +143,8 @@ class Driver:
                 block = self._blocks.next(len(working), is_idle=not held)
                 if block is not None:
                     ref = slot.actor.extract.remote(block.samples)
+                    if not slot.blocks:
+                        slot.heard_at = time.monotonic()
                     slot.blocks[ref] = block
                     self._cluster.calls[ref] = (slot, "extract")
 
@@ -151,7 +158,10 @@ class Driver:
         """One answer of a replica."""
         if what == "extract" and ref not in slot.blocks:
             return  # lost meanwhile: its journal tells what became of that block
-        if what == "start":
+        slot.heard_at = time.monotonic()
+        if what == "place":
+            self._cluster.placed(slot, answer)
+        elif what == "start":
             problem = self._cluster.started(slot, answer)
             if problem:
                 self._lose(slot, problem)

@@ -45,7 +45,8 @@ class Problem:
     @classmethod
     def of(cls, error: BaseException) -> "Problem":
         fields = error.fields if isinstance(error, HslibError) else {}
-        is_own = isinstance(error, ServerError) or bool(fields.get("down"))
+        # a lock that is another's is this host's trouble: it was away for too long
+        is_own = isinstance(error, ServerError) or bool(fields.get("down")) or "owner" in fields
         return cls("replica" if is_own else "job", str(error) or type(error).__name__)
 
 
@@ -121,6 +122,10 @@ class Replica:
         self._has_ended = True
         self._problem: Problem | None = None
         self.log = logging.getLogger("hslib.replica")
+
+    def place(self) -> str:
+        """The host that this runs on."""
+        return socket.gethostname()
 
     def start(self) -> ReplicaFacts | Problem:
         """Start and prove the server."""
@@ -238,12 +243,13 @@ def is_locked(error: BaseException) -> bool:
 def of_replica(job: ExtractionParameters, number: int) -> ExtractionParameters:
     """The job's parameters as they are for one replica: a run and a dump directory of its own."""
     name = f"{number:05d}"
-    dumps = str(Path(str(job.dump_dir)) / f"replica-{name}") if job.dump_dir else ""
+    dumps = Path(str(job.dump_dir)).absolute() / f"replica-{name}" if job.dump_dir else ""
     return job.model_copy(
         update={
             "run_dir": str(job.run_path / "replicas" / name),
             "store_dir": str(job.store_path),
-            "dump_dir": dumps,
+            "model_path": str(Path(job.model_path).absolute()) if job.model_path else "",
+            "dump_dir": str(dumps),
             "ray_address": "",
             "num_replicas": 1,
         }

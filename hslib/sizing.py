@@ -196,7 +196,8 @@ class Sizing:
         """So many the store keeps up with, at least one; None when nothing is said of it."""
         if math.isinf(self.store_rate):
             return None
-        return max(1, int(self.store_rate / self.replica_bytes_per_s + _SHORT_FLOAT))
+        most = self.store_rate / self.replica_bytes_per_s + _SHORT_FLOAT
+        return max(1, int(min(most, 1e9)))
 
     @property
     def bottleneck(self) -> Bottleneck:

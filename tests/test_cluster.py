@@ -403,6 +403,41 @@ def test_a_replica_that_does_not_come_up_is_given_up_and_the_others_do_it_all(
 
 
 @pytest.mark.slow
+def test_a_replica_that_says_nothing_any_more_is_named_and_replaced(parameters: Any) -> None:
+    wanted = parameters(
+        "slow", max_attempts=1, request_timeout_s=5.0, dump_timeout_s=2.0, server_wait_s=1.0
+    )
+    with opened(wanted) as servers:
+        job = extract.prepare(wanted, servers)
+        victim = servers.ready[0].pid
+        when_stored(wanted, 20, lambda: os.kill(victim, signal.SIGSTOP))
+        assert extract.run(job, servers).is_whole
+    assert_all_once(wanted.store_path)
+    assert "no word of it for 8 s" in (wanted.run_path / "extraction.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_job_begins_with_the_replicas_that_have_room_and_the_others_join_it(
+    parameters: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @ray.remote(num_cpus=3)
+    class Other:
+        def here(self) -> None: ...
+
+    monkeypatch.setattr(cluster, "_ROOM_S", 3.0)
+    other = Other.remote()
+    ray.get(other.here.remote())
+    wanted = parameters("slow", concurrency=1)
+    with opened(wanted) as servers:
+        assert [slot.state for slot in servers.slots].count("waiting for room") == 1
+        job = extract.prepare(wanted, servers)
+        when_stored(wanted, 3, lambda: ray.kill(other))
+        assert extract.run(job, servers).is_whole
+        assert all(slot.ok for slot in servers.slots) or len(servers.ready) < 2
+    assert_all_once(wanted.store_path)
+
+
+@pytest.mark.slow
 def test_when_none_comes_up_the_reason_is_told(parameters: Any) -> None:
     with pytest.raises(ServerError, match="no replica came up; the last: no such model"):
         run(parameters("broken-0", "broken-1"))

@@ -55,6 +55,9 @@ class StubReplica:
         self.lock = threading.Lock()
         self.busy_s, self.began, self.ended, self.rows = 0.0, 0.0, 0.0, 0
 
+    def place(self) -> str:
+        return "stub"
+
     def start(self) -> ReplicaFacts:
         return ReplicaFacts("stub", os.getpid(), "", proof_of(Path(self.model)), 4096, 1 << 40)
 
