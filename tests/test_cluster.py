@@ -378,7 +378,7 @@ def test_a_killed_driver_takes_its_cluster_with_it_and_the_job_goes_on_when_run_
     finally:
         driver.kill()
         driver.wait()
-    _, alive = psutil.wait_procs(started, timeout=8)
+    _, alive = psutil.wait_procs(started, timeout=5)
     names = [process.name() for process in alive]
     for process in alive:
         process.kill()
