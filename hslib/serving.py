@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from hslib import server
 from hslib.client import ServerClient
@@ -49,8 +49,7 @@ class Serving:
         """
         with self.client(60.0) as client:
             now = prove(client, DumpDir(self.dump_path))
-        before, after = self.proof.plugin.identity(), now.plugin.identity()
-        differing = {n: (before[n], after[n]) for n in before if before[n] != after[n]}
+        differing = differences(self.proof, now)
         if differing:
             raise ServerError(
                 f"another server came back: {', '.join(differing)} differ",
@@ -162,10 +161,15 @@ def open_fleet(
     return fleet
 
 
+def differences(one: Proof, other: Proof) -> dict[str, tuple[Any, Any]]:
+    """``{field: (one's, other's)}`` of what two servers serve. Pure."""
+    first, second = one.plugin.identity(), other.plugin.identity()
+    return {name: (first[name], second[name]) for name in first if first[name] != second[name]}
+
+
 def require_same(name: str, proof: Proof, other_name: str, other: Proof) -> None:
     """Raises :class:`ServerError` when two servers of one job serve different things."""
-    first, second = proof.plugin.identity(), other.plugin.identity()
-    differing = {n: (first[n], second[n]) for n in first if first[n] != second[n]}
+    differing = differences(proof, other)
     if differing:
         raise ServerError(
             f"{other_name} serves something else than {name}: {', '.join(differing)} differ",
