@@ -7,6 +7,7 @@ once its lock shows that nobody writes there any more.
 
 import contextlib
 import os
+import socket
 import threading
 import time
 from collections import Counter
@@ -54,15 +55,31 @@ def connect(address: str, replicas: int) -> bool:
             logging_level="ERROR",
         )
         return True
+    require_listening(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ServerError(
-            f"no Ray cluster answers at {address}: {error}",
-            fix="ray start --head --port 6379 on one host, ray start --address HOST:6379 on the "
-            "others, then ray_address = HOST:6379; or ray_address = 'local'",
-        ) from error
+        raise _no_cluster(address, error) from error
     return True
+
+
+def require_listening(address: str) -> None:
+    """Raises :class:`ServerError` when nobody listens at ``HOST:PORT``: Ray tries for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return  # "auto" and the like: Ray knows where
+    try:
+        socket.create_connection((host, int(port)), timeout=10.0).close()
+    except (OSError, OverflowError) as error:
+        raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str, error: Exception) -> ServerError:
+    return ServerError(
+        f"no Ray cluster answers at {address}: {error}",
+        fix="ray start --head --port 6379 on one host, ray start --address HOST:6379 on the "
+        "others, then ray_address = HOST:6379; or ray_address = 'local'",
+    )
 
 
 def demand(nodes: list[dict[str, Any]], tp_size: int) -> dict[str, float]:

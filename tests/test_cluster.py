@@ -492,6 +492,12 @@ def test_replicas_ask_for_gpus_where_there_are_any_and_each_fits_on_one_node() -
     assert room(gpus, {"GPU": 8.0}) == 3
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "no-such-host.invalid:6379", "127.0.0.1:99999"])
+def test_an_address_where_nobody_listens_is_said_at_once(address: str) -> None:
+    with pytest.raises(ServerError, match=f"no Ray cluster answers at {address}"):
+        cluster.require_listening(address)
+
+
 def test_a_cluster_without_room_for_one_replica_is_said(
     parameters: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
