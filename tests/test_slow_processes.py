@@ -181,7 +181,7 @@ def test_a_papermill_job_tells_the_truth_while_it_runs_and_when_its_kernel_is_ki
     job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     run = wanted.run_path
     wait_until("the job", lambda: stored(run) > 0)
-    for _ in range(3):  # what is committed now is told within five seconds, and no more than is
+    for _ in range(2):  # what is committed now is told within five seconds, and no more than is
         committed = journal_lines(wanted)
         time.sleep(5)
         told = [stored(run), rows_in_log(run), rows_in_status(run)]
@@ -233,18 +233,18 @@ def test_memory_does_not_grow_with_the_rows(
 ) -> None:
     """A short soak on a warm server, whose pools have been touched: nothing takes more and more."""
     wanted = parameters_for(
-        llama_server, model_of("llama"), tmp_path, 4000, concurrency=16, samples_per_request=8
+        llama_server, model_of("llama"), tmp_path, 2800, concurrency=16, samples_per_request=8
     )
     fleet = open_fleet(wanted)
-    warm = wanted.model_copy(update={"limit": 2000, "run_dir": str(tmp_path / "warm")})
+    warm = wanted.model_copy(update={"limit": 1400, "run_dir": str(tmp_path / "warm")})
     extract.run(extract.prepare(warm, fleet), fleet)
     job = start_job(wanted)
     wait_until("the first tenth", lambda: stored(wanted.run_path) > 400)
     before = memory_mb(job.pid), server_memory_mb(llama_server)
-    wait_until("the last rows", lambda: stored(wanted.run_path) > 3500)
+    wait_until("the last rows", lambda: stored(wanted.run_path) > 2500)
     after = memory_mb(job.pid), server_memory_mb(llama_server)
     assert job.wait(120) == 0
-    assert after[0] - before[0] < 40, (before, after)  # 3,000 journal entries' worth is 1 MB
+    assert after[0] - before[0] < 40, (before, after)  # 2,000 journal entries' worth is 1 MB
     assert after[1] - before[1] < 60, (before, after)
 
 
