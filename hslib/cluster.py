@@ -104,7 +104,6 @@ class Slot:
     number: int
     actor: Any = None
     state: str = "starting"
-    is_placed: bool = False  # its actor runs; the others wait for room
     facts: ReplicaFacts | None = None
     mark: JournalMark | None = None
     blocks: dict[Any, Block] = field(default_factory=dict)  # by the call that has it
@@ -155,7 +154,6 @@ class Cluster:
         self.slots = [Slot(number) for number in range(num_replicas)]
         self.calls: dict[Any, tuple[Slot, str]] = {}  # what was asked of whom
         self._proof: Proof | None = None
-        self._longest_row = 0
 
     @property
     def ready(self) -> list[ReplicaFacts]:
@@ -171,9 +169,7 @@ class Cluster:
 
     @property
     def longest_row(self) -> int:
-        """Of the ready ones; who comes later must take as long ones."""
-        self._longest_row = min(facts.longest_row for facts in self.ready)
-        return self._longest_row
+        return min(facts.longest_row for facts in self.ready)
 
     def dump_room_bytes(self) -> int:
         return min(facts.dump_room_bytes for facts in self.ready)
@@ -195,14 +191,14 @@ class Cluster:
     def start(self, slot: Slot) -> None:
         """Ask for a new actor; its server starts as soon as the cluster has room for it."""
         slot.actor, slot.facts, slot.mark = self._make_actor(slot.number), None, None
-        slot.state, slot.starts, slot.is_placed = "waiting for room", slot.starts + 1, False
+        slot.state, slot.starts = "waiting for room", slot.starts + 1
         self.calls[slot.actor.place.remote()] = (slot, "place")
         self.calls[slot.actor.start.remote()] = (slot, "start")
 
     def placed(self, slot: Slot, answer: Any) -> None:
         """Take the answer to where an actor is; if it died, its start tells."""
         if isinstance(answer, str):
-            slot.is_placed, slot.state = True, f"starting on {answer}"
+            slot.state = f"starting on {answer}"
 
     def drop(self, slot: Slot) -> dict[Any, Block]:
         """Kill the slot's actor and forget what was asked of it; its blocks."""
@@ -230,8 +226,12 @@ class Cluster:
                 found.append((slot, what, ref, error))
         return found
 
-    def started(self, slot: Slot, answer: Any) -> str:
-        """Take a start's answer; "" or what was wrong with it."""
+    def started(self, slot: Slot, answer: Any, longest_row: int = 0) -> str:
+        """Take a start's answer; "" or what was wrong with it.
+
+        Args:
+            longest_row: tokens that a running job needs it to take.
+        """
         if not isinstance(answer, ReplicaFacts):
             return answer.text if isinstance(answer, Problem) else first_line(answer)
         if self._proof is None:
@@ -240,8 +240,8 @@ class Cluster:
             require_same("the first", self._proof, f"replica {slot.number}", answer.proof)
         except ServerError as error:
             return str(error)
-        if answer.longest_row < self._longest_row:
-            return f"it takes rows of {answer.longest_row} tokens, the job has longer ones"
+        if answer.longest_row < longest_row:
+            return f"it takes {answer.longest_row} tokens, the job's longest row has {longest_row}"
         slot.facts, slot.state = answer, "ready"
         return ""
 

@@ -162,7 +162,7 @@ class Driver:
         if what == "place":
             self._cluster.placed(slot, answer)
         elif what == "start":
-            problem = self._cluster.started(slot, answer)
+            problem = self._cluster.started(slot, answer, self._job.plan.longest)
             if problem:
                 self._lose(slot, problem)
             elif not self._stopping:
