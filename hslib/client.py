@@ -32,7 +32,7 @@ class ServerSettings(pydantic.BaseModel):
     disable_radix_cache: bool
     speculative_algorithm: str | None
     allow_auto_truncate: bool
-    enable_return_aux_hidden_states: bool
+    enable_two_batch_overlap: bool = False
     max_req_input_len: int
 
     def problems(self) -> list[str]:
@@ -49,10 +49,9 @@ class ServerSettings(pydantic.BaseModel):
             )
         if self.allow_auto_truncate:
             found.append("long rows would be cut: start without --allow-auto-truncate")
-        if not self.enable_return_aux_hidden_states:
+        if self.enable_two_batch_overlap:
             found.append(
-                "aux capture is off: start with --enable-return-aux-hidden-states "
-                "--speculative-algorithm EAGLE3"
+                "batches are split in two: start the server without --enable-two-batch-overlap"
             )
         return found
 

@@ -19,6 +19,16 @@ from hslib.place import Place, read_place
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 
+def _layers_text(value: Any) -> Any:
+    """papermill hands one boundary over as a number, and a list where one was written."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return ",".join(map(str, value)) if isinstance(value, list) else value
+
+
+Layers = Annotated[str, pydantic.BeforeValidator(_layers_text)]
+
+
 class Parameters(pydantic.BaseModel):
     """What every notebook has: ``run_dir`` holds all that a run makes."""
 
@@ -62,12 +72,14 @@ class ServerParameters(Parameters):
     system has free; ``concurrency`` rows of the longest kind (``longest_sample`` tokens, 0 = the
     context length) must fit into it. ``api_key_env`` names an environment variable; the key
     itself is never written anywhere. ``python`` is the interpreter that runs the server, empty =
-    this one. ``for_job``: the next job that ends stops it.
+    this one. ``for_job``: the next job that ends stops it. ``store_final``: whether the final state
+    is stored beside the ``layers``. ``accept_unwitnessed``: go on where no layer testifies that a
+    state is what it claims to be; the store then says so.
     """
 
     action: Literal["demo", "start", "status", "stop"] = "demo"
     model_path: str = ""
-    layers: str = "auto"
+    layers: Layers = "auto"
     host: str = "127.0.0.1"
     port: Port = 0
     tp_size: int = Field(1, ge=1)
@@ -79,6 +91,8 @@ class ServerParameters(Parameters):
     concurrency: int = Field(4, ge=1)
     longest_sample: int = Field(0, ge=0)
     dump_all: bool = False
+    store_final: bool = True
+    accept_unwitnessed: bool = False
     extra_args: list[str] = Field(default_factory=list)
     api_key_env: str = ""
     python: str = ""
@@ -120,12 +134,13 @@ class ExtractionParameters(Parameters):
     ``ray_address``: empty = the job runs in this process; ``local`` = on a Ray started here, else
     on the cluster at that address, with ``num_replicas`` servers, each started where its GPUs
     are. ``tp_size``, ``context_length`` (tokens, 0 = the model's own) and ``extra_args`` are for
-    servers that the job starts.
+    servers that the job starts; ``store_final`` and ``accept_unwitnessed`` as in
+    :class:`ServerParameters`.
     """
 
     dataset_path: str = ""
     model_path: str = ""
-    layers: str = "auto"
+    layers: Layers = "auto"
     server_url: str | list[str] = ""
     dump_dir: str | list[str] = ""
     store_dir: str = ""
@@ -134,6 +149,8 @@ class ExtractionParameters(Parameters):
     tp_size: int = Field(1, ge=1)
     context_length: int = Field(0, ge=0)
     extra_args: list[str] = Field(default_factory=list)
+    store_final: bool = True
+    accept_unwitnessed: bool = False
     scan_scope: Literal["request", "directory"] = "request"
     concurrency: int = Field(16, ge=1, le=1024)
     max_tokens: int = Field(0, ge=0)
@@ -280,7 +297,7 @@ class ProbeParameters(StoreParameters):
     server_url: str = ""
     dump_dir: str = ""
     dataset_path: str = ""
-    layers: str = "auto"
+    layers: Layers = "auto"
     reference_path: str = ""
     num_rows: int = Field(4, ge=1)
     min_tokens: int = Field(64, ge=2)

@@ -23,6 +23,7 @@ from hslib.errors import DumpError
 from hslib.tensorfile import TensorFileError, open_tensors
 
 _DUMP_FILES = ("done", "error.json", "meta.json", "hidden_states.safetensors")
+TOLERANCE = 0.02  # of a witness in bf16; hs_dump's proof.py says why
 _EXPONENT = 0x7F80  # a bf16 whose exponent bits are all set is inf or nan
 
 
@@ -33,6 +34,7 @@ class LayerNumbers(pydantic.BaseModel, frozen=True):
     absmax: float | None
     mean_l2: float | None
     zero_share: float
+    witness: float | None = None  # largest error over the witnessed tokens; None: no witness
 
 
 class DumpMeta(pydantic.BaseModel, frozen=True):
@@ -45,10 +47,24 @@ class DumpMeta(pydantic.BaseModel, frozen=True):
     dtype: str
     chunks: tuple[tuple[int, int], ...]  # (first row, rows) of each forward pass
     checksums: dict[str, str]  # tensor -> xxh3-64
-    layers: tuple[LayerNumbers, ...]  # aux states in order, then final
+    layers: tuple[LayerNumbers, ...]  # of each stored state in order
+    stores_final: bool = True
+    witnessed_tokens: int = 0
     pid: int
     plugin_version: str
     sglang_version: str
+
+
+class StateCapture(pydantic.BaseModel, frozen=True):
+    """How one state is taken, and how that was proven at start."""
+
+    state: str  # "boundary 31" or "final"
+    seam: str  # which of the plugin's ways to take it; "" when none was proven
+    witness: str  # what is recomputed, and against whose reading; "" without a witness
+    error: float | None = None  # the largest over the canary's tokens
+    tolerance: float = 0.0
+    errors: dict[str, float] = {}  # of every way that was there
+    reason: str = ""  # why it has no witness
 
 
 class PluginInfo(pydantic.BaseModel, frozen=True):
@@ -66,15 +82,27 @@ class PluginInfo(pydantic.BaseModel, frozen=True):
     vocab_size: int = 0
     dtype: str = ""
     boundaries: tuple[int, ...] = ()
+    stores_final: bool = True
+    proven: bool = False  # whether a pass has been judged; the canary is the first
+    capture: tuple[StateCapture, ...] = ()
+    unwitnessed: dict[str, str] = {}  # state -> reason
     dump_all: bool = False
     budget_bytes: int = 0
     replicas: int = 1
     checked_with_this_sglang: bool = True
 
+    @property
+    def tolerances(self) -> tuple[float | None, ...]:
+        """Of the witness of each stored state; None where there is none."""
+        return tuple(
+            None if state.state in self.unwitnessed else state.tolerance for state in self.capture
+        )
+
     def identity(self) -> dict[str, Any]:
         """What must not change while a job runs."""
         names = ("model_path", "model_class", "num_layers", "hidden_size", "vocab_size")
-        more = ("dtype", "boundaries", "dump_all", "sglang_version", "plugin_version")
+        more = ("dtype", "boundaries", "stores_final", "unwitnessed", "dump_all")
+        more += ("sglang_version", "plugin_version")
         return {name: getattr(self, name) for name in (*names, *more)}
 
 
@@ -95,10 +123,24 @@ class Dump:
 
 @dataclass(frozen=True)
 class Expected:
-    """What every dump of a job must look like."""
+    """What every dump of a job must look like.
+
+    ``tolerances``: the largest witness error of each stored state; None for a state that is
+    accepted without a witness. Empty: :data:`TOLERANCE` for all.
+    """
 
     boundaries: tuple[int, ...]
     hidden_size: int
+    stores_final: bool = True
+    tolerances: tuple[float | None, ...] = ()
+
+    @property
+    def num_states(self) -> int:
+        return len(self.boundaries) + self.stores_final
+
+    @property
+    def limits(self) -> tuple[float | None, ...]:
+        return self.tolerances or (TOLERANCE,) * self.num_states
 
 
 def request_id(sample: Sample, attempt: int) -> str:
@@ -230,13 +272,14 @@ def validate(dump: Dump, sample: Sample, expected: Expected) -> "xxhash.xxh3_64"
         DumpError: with the check's name, what was expected and what came.
     """
     _check_tokens(dump, sample)
-    shape = (sample.num_tokens, len(expected.boundaries) + 1, expected.hidden_size)
+    shape = (sample.num_tokens, expected.num_states, expected.hidden_size)
     for check, wanted, got in (
         ("boundaries", expected.boundaries, dump.meta.boundaries),
         ("shape", shape, dump.hidden_states.shape),
         ("dtype", "bfloat16", dump.meta.dtype),
         ("num_tokens", sample.num_tokens, dump.meta.num_tokens),
-        ("numbers a state", len(expected.boundaries) + 1, len(dump.meta.layers)),
+        ("numbers of each state", expected.num_states, len(dump.meta.layers)),
+        ("final", expected.stores_final, dump.meta.stores_final),
     ):
         if wanted != got:
             _fail(dump, sample, check, wanted, got)
@@ -245,6 +288,7 @@ def validate(dump: Dump, sample: Sample, expected: Expected) -> "xxhash.xxh3_64"
         promised = dump.meta.checksums.get("hidden_states")
         _fail(dump, sample, "checksum", promised, states_hash.hexdigest())
     _check_values(dump, sample, expected)
+    _check_witness(dump, sample, expected)
     return states_hash
 
 
@@ -270,6 +314,19 @@ def _check_values(dump: Dump, sample: Sample, expected: Expected) -> None:
         first = dump.hidden_states[0, number]
         if (first == first[0]).all() and (dump.hidden_states[:, number] == first[0]).all():
             _fail(dump, sample, f"not constant ({label})", "values", "one value throughout")
+
+
+def _check_witness(dump: Dump, sample: Sample, expected: Expected) -> None:
+    """Each state is what its layer read: by the server's recomputation of a few of its tokens."""
+    limits = zip(dump.meta.layers, expected.limits, strict=True)
+    for number, (layer, limit) in enumerate(limits):
+        if limit is None:
+            continue
+        label = state_label(number, expected.boundaries)
+        if layer.witness is None or not dump.meta.witnessed_tokens:
+            _fail(dump, sample, f"witness ({label})", f"an error up to {limit:g}", "no witness")
+        if not layer.witness <= limit:
+            _fail(dump, sample, f"witness ({label})", f"an error up to {limit:g}", layer.witness)
 
 
 def first_non_finite(states: np.ndarray) -> int:

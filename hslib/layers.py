@@ -129,31 +129,39 @@ def _collides(ids: Sequence[int]) -> bool:
 
 
 def parse_layers(text: str, num_layers: int) -> Boundaries:
-    """``"auto"`` or ``"3,31,59"`` -> ascending boundaries in ``1 .. num_layers - 1``.
+    """``layers`` as a person writes it -> ascending boundaries in ``1 .. num_layers``.
+
+    ``"auto"``, ``"none"`` (the final state alone), ``"all"``, or numbers such as ``"3,31,59"``.
+    Negative ones count from the end, as in transformers' ``hidden_states``: -1 is ``num_layers``,
+    the last layer's output before the final norm.
 
     Raises:
         ParameterError: not numbers, not ascending, or outside the model.
     """
-    if text.strip() == "auto":
-        return auto_boundaries(num_layers)
+    word = text.strip()
+    if word in ("auto", "none", "all"):
+        every = tuple(range(1, num_layers + 1))
+        return {"none": (), "all": every}[word] if word != "auto" else auto_boundaries(num_layers)
     try:
-        boundaries = tuple(int(part) for part in text.split(","))
+        given = tuple(int(part) for part in text.split(","))
     except ValueError:
         raise ParameterError(
-            f"layers {text!r} is not a list of numbers", fix='write "auto" or such as "3,31,59"'
+            f"layers {text!r} is not a list of numbers",
+            fix='write "auto", "none", "all" or such as "3,31,59"',
         ) from None
+    boundaries = tuple(b if b >= 0 else num_layers + 1 + b for b in given)
+    outside = [g for g, b in zip(given, boundaries, strict=True) if not 1 <= b <= num_layers]
+    if outside:
+        raise ParameterError(
+            f"layers {outside} are outside 1..{num_layers} of this model",
+            fix="a layer number is the index into transformers' hidden_states; 0 is the "
+            f"embedding, {num_layers} the last layer's output before the final norm",
+            num_layers=num_layers,
+        )
     if _collides(boundaries):
         raise ParameterError(
             f"layers {text!r} must ascend without repeats: execution order decides tensor order",
             fix=f'write "{",".join(map(str, sorted(set(boundaries))))}"',
-        )
-    outside = [b for b in boundaries if not 1 <= b < num_layers]
-    if outside:
-        raise ParameterError(
-            f"layers {outside} are outside 1..{num_layers - 1} of this model",
-            fix="a layer number is the index into transformers' hidden_states; "
-            f"0 is the embedding, {num_layers} in its normed form is stored as final anyway",
-            num_layers=num_layers,
         )
     return boundaries
 

@@ -32,7 +32,10 @@ class Proof:
 
     @property
     def expected(self) -> Expected:
-        return Expected(self.plugin.boundaries, self.plugin.hidden_size)
+        plugin = self.plugin
+        return Expected(
+            plugin.boundaries, plugin.hidden_size, plugin.stores_final, plugin.tolerances
+        )
 
     def facts(self) -> dict[str, str]:
         """What was proven, for a table; the same on every host."""

@@ -137,8 +137,6 @@ def launch(plan: Plan) -> ServerState:
 
 def command(plan: Plan) -> list[str]:
     """The server's command line. What capture depends on is fixed; ``extra_args`` come last.
-
-    The layer ids only switch SGLang's capture on: the plugin sets the boundaries itself.
     """
     parameters = plan.parameters
     arguments = {
@@ -148,7 +146,6 @@ def command(plan: Plan) -> list[str]:
         "--tp-size": str(parameters.tp_size),
         "--dp-size": str(parameters.dp_size),
         "--chunked-prefill-size": str(parameters.chunked_prefill_size),
-        "--speculative-algorithm": "EAGLE3",
     }
     if parameters.context_length:
         arguments["--context-length"] = str(parameters.context_length)
@@ -164,12 +161,12 @@ def command(plan: Plan) -> list[str]:
             # SGLang's own guess goes below zero on hosts of this size without chunked prefill
             "--mem-fraction-static": "0.6",
         }
-    flags = ["--disable-radix-cache", "--enable-return-aux-hidden-states"]
+    # the plugin's hooks are Python in the model, which a replayed CUDA graph skips
+    flags = ["--disable-radix-cache", "--disable-prefill-cuda-graph"]
     if plan.interpreter.cuda_devices == 0:
         flags.append("--sleep-on-idle")  # an idle scheduler would keep a whole core busy
     if not plan.model.tokenizer_hash:
         flags.append("--skip-tokenizer-init")  # requests carry ids; no tokenizer is needed
-    layer_ids = [str(boundary - 1) for boundary in plan.boundaries]
     return [
         plan.interpreter.path,
         "-u",
@@ -177,8 +174,6 @@ def command(plan: Plan) -> list[str]:
         "sglang.launch_server",
         *(part for pair in arguments.items() for part in pair),
         *flags,
-        "--return-aux-hidden-state-layer-ids",
-        *layer_ids,
         *parameters.extra_args,
     ]
 
@@ -193,6 +188,8 @@ def environment(plan: Plan) -> dict[str, str]:
         "SGLANG_HS_DUMP_BOUNDARIES": ",".join(map(str, plan.boundaries)),
         "SGLANG_HS_DUMP_BUDGET_BYTES": str(plan.budget_bytes),
         "SGLANG_HS_DUMP_ALL": "1" if parameters.dump_all else "",
+        "SGLANG_HS_DUMP_FINAL": "1" if parameters.store_final else "0",
+        "SGLANG_HS_DUMP_ACCEPT_UNWITNESSED": "1" if parameters.accept_unwitnessed else "",
         "SGLANG_HS_API_KEY": parameters.api_key,
     }
     if parameters.context_length > plan.model.context_length:

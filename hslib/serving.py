@@ -204,6 +204,8 @@ def _for_job(parameters: ExtractionParameters) -> ServerParameters:
         action="start",
         model_path=parameters.model_path,
         layers=parameters.layers,
+        store_final=parameters.store_final,
+        accept_unwitnessed=parameters.accept_unwitnessed,
         dump_dir=str(parameters.dump_paths[0]),
         tp_size=parameters.tp_size,
         context_length=parameters.context_length,

@@ -11,6 +11,7 @@ File format: safetensors (8 bytes of little-endian header length, JSON, raw tens
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 import xxhash
 
-from hs_dump.numbers import StateNumbers
+from hs_dump.numbers import StateNumbers, bits_of
 
 _BLOCK_BYTES = 1 << 20
 _PAGE, _LARGE = 4096, 1 << 20
@@ -60,7 +61,7 @@ class DumpFile:
 
     Args:
         root: the dump directory.
-        shape: ``(num_tokens, num_states, hidden_size)``; aux states in order, final last.
+        shape: ``(num_tokens, num_states, hidden_size)``; boundaries in order, final last.
 
     Raises:
         OSError: from any method, when the file can't be written (ENOSPC on a full tmpfs).
@@ -72,6 +73,7 @@ class DumpFile:
         self._shape = shape
         self._ids = np.empty(shape[0], dtype="<i4")
         self._hash, self._numbers = xxhash.xxh3_64(), StateNumbers(shape[1])
+        self._witnessed_tokens, self._errors = 0, np.full(shape[1], np.nan)
         self._dir = root / f".tmp-{os.getpid()}-{name}"
         self._fd = -1
         new_directory(self._dir)
@@ -88,22 +90,26 @@ class DumpFile:
         """Rows that are written."""
         return sum(count for _, count in self.chunks)
 
-    def append(self, input_ids: torch.Tensor, aux: torch.Tensor, final: torch.Tensor) -> None:
-        """Write the next rows: ids [t], aux bf16 [t, K*H] side by side, final bf16 [t, H]."""
-        count, (_, states, hidden), start = len(input_ids), self._shape, self.next_row
-        aux_bits = bits_of(aux).reshape(count, states - 1, hidden)
-        final_bits = bits_of(final)
-        size = max(1, _BLOCK_BYTES // (states * hidden * 2))
-        block = np.empty((min(size, count), states, hidden), dtype=np.uint16)
+    def append(self, input_ids: torch.Tensor, states: Sequence[torch.Tensor]) -> None:
+        """Write the next rows: ids [t], and bf16 [t, H] of each stored state in order."""
+        count, (_, num_states, hidden), start = len(input_ids), self._shape, self.next_row
+        bits = [bits_of(state) for state in states]
+        size = max(1, _BLOCK_BYTES // (num_states * hidden * 2))
+        block = np.empty((min(size, count), num_states, hidden), dtype=np.uint16)
         for first in range(0, count, size):
             rows = block[: min(size, count - first)]
-            rows[:, :-1] = aux_bits[first : first + size]
-            rows[:, -1] = final_bits[first : first + size]
+            for number, state in enumerate(bits):
+                rows[:, number] = state[first : first + size]
             self._write(rows.data.cast("B"))
             self._hash.update(rows.data)
             self._numbers.add(rows)
         self._ids[start : start + count] = input_ids.numpy()
         self.chunks.append([start, count])
+
+    def witnessed(self, tokens: int, errors: np.ndarray) -> None:
+        """Note the largest error [L] of each state over some tokens; NaN = nothing witnesses it."""
+        self._witnessed_tokens += tokens
+        self._errors = np.fmax(self._errors, errors)
 
     def publish(self, meta: dict[str, Any]) -> None:
         """Write ids, ``meta.json`` and ``done``, and let the directory appear under its name."""
@@ -119,7 +125,11 @@ class DumpFile:
                 "hidden_states": self._hash.hexdigest(),
                 "input_ids": xxhash.xxh3_64_hexdigest(self._ids.data),
             },
-            "layers": self._numbers.to_list(),
+            "witnessed_tokens": self._witnessed_tokens,
+            "layers": [
+                numbers | {"witness": _witness(error)}
+                for numbers, error in zip(self._numbers.to_list(), self._errors, strict=True)
+            ],
         }
         (self._dir / "meta.json").write_text(json.dumps(meta))
         (self._dir / "done").touch()
@@ -141,9 +151,9 @@ class DumpFile:
         self._fd = -1
 
 
-def bits_of(tensor: torch.Tensor) -> np.ndarray:
-    """bfloat16 as uint16, sharing memory: NumPy has no bfloat16."""
-    return tensor.view(torch.int16).numpy().view(np.uint16)
+def _witness(error: float) -> float | None:
+    """For JSON, which has no NaN (None here: no witness) and no infinity."""
+    return None if np.isnan(error) else min(round(float(error), 6), 1e9)
 
 
 def write_error(root: Path, name: str, error: dict[str, Any]) -> None:

@@ -14,20 +14,24 @@ import shutil
 import stat
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from hs_dump import __version__, api_key
-from hs_dump.boundaries import CaptureError, parse_boundaries, set_boundaries
-from hs_dump.capture import Capture
+from hs_dump import __version__, server_flags
+from hs_dump.capture import Capture, is_dumped
+from hs_dump.proof import SEAMS
+from hs_dump.recorder import Proof, Recorder
+from hs_dump.stack import CaptureError, find_stack, parse_boundaries
 from hs_dump.writer import Budget, Writer
 
 logger = logging.getLogger(__name__)
 
 CHECKED_WITH = ("0.5.23",)
 _RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner"
+_STAGE = "sglang.srt.layers.layer_boundary.stage"
 _BATCH = "sglang.srt.model_executor.forward_batch_info.ForwardBatch"
 # Every name this plugin relies on: dotted target -> parameters that must be there.
 _SEAMS = {
@@ -35,16 +39,20 @@ _SEAMS = {
     f"{_RUNNER}.forward": ("self", "forward_batch"),
     f"{_BATCH}.init_new": ("batch", "model_runner"),
     "sglang.srt.runtime_context.get_parallel": (),
+    "sglang.srt.layers.logits_processor.LogitsProcessor.forward": ("hidden_states", "lm_head"),
+    f"{_STAGE}.StageBoundary.prepare": ("hidden_states", "forward_batch"),
+    f"{_STAGE}.StageBoundary._prepare_attention": ("capture",),
 }
 
-_capture: Capture | None = None
+_capture: Capture | None = None  # on the rank that writes
+_recorder: Recorder | None = None  # on every rank
 
 
 def install() -> None:
     """Check the seams and register the hooks, in whichever SGLang process this is."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    api_key.install(HookRegistry, HookType)
+    server_flags.install(HookRegistry, HookType)
     if "sglang.srt.managers.scheduler" not in sys.modules:
         return  # a process without a model (the detokenizer); its start stays quick
     problems = missing_seams()
@@ -52,7 +60,7 @@ def install() -> None:
         write_plugin_json(dump_root(), {"problems": problems})
         return
     HookRegistry.register(f"{_RUNNER}.init_attention_backends", _on_backends, HookType.AFTER)
-    HookRegistry.register(f"{_RUNNER}.forward", _on_forward, HookType.AFTER)
+    HookRegistry.register(f"{_RUNNER}.forward", _around_forward, HookType.AROUND)
     HookRegistry.register(f"{_BATCH}.init_new", _on_batch, HookType.AFTER)
 
 
@@ -114,8 +122,8 @@ def write_plugin_json(root: Path, content: dict[str, Any], dp_rank: int = 0) -> 
 
 
 def _on_backends(_result: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After SGLang configured its own capture and before any CUDA graph is recorded."""
-    global _capture
+    """After the model is loaded and before any CUDA graph is recorded."""
+    global _capture, _recorder
     if runner.is_draft_worker:
         return
     from sglang.srt.runtime_context import get_parallel
@@ -123,12 +131,14 @@ def _on_backends(_result: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None
     parallel = get_parallel()
     dp_rank = parallel.dp_rank or 0
     try:
-        boundaries = prepare_model(runner, parallel)
-        if parallel.tp_rank != 0:
-            return  # every tensor-parallel rank sees the same states; one writes
+        writes = parallel.tp_rank == 0  # every tensor-parallel rank sees the same states
+        _recorder = make_recorder(runner, parallel, writes)
+        if not writes:
+            return
         root = dump_root()
-        _capture = make_capture(root, runner, boundaries, parallel, dp_rank)
-        write_plugin_json(root, {**describe(runner), **_capture.describe()}, dp_rank)
+        about = describe(runner)
+        _capture = make_capture(root, runner, _recorder, parallel, about)
+        write_plugin_json(root, {**about, **_capture.describe(), "proven": False}, dp_rank)
     except Exception as error:
         if parallel.tp_rank == 0:
             report = {**describe(runner), "problems": [str(error)]}
@@ -136,31 +146,63 @@ def _on_backends(_result: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None
         raise
 
 
-def prepare_model(runner: Any, parallel: Any) -> tuple[int, ...]:
-    """Refuse what could not be dumped right, and set the boundaries.
+def make_recorder(runner: Any, parallel: Any, writes: bool) -> Recorder:
+    """Refuse what could not be dumped right, and hook the model.
 
     Raises:
         CaptureError: with the model's class and what to change.
     """
-    name = type(runner.model).__name__
-    if parallel.attn_dp_size > 1:
-        raise CaptureError(f"{name}: attention data parallelism is not supported; drop it")
+    name, config = type(runner.model).__name__, runner.model_config
+    unfit = splitting_switches(parallel)
+    if unfit:
+        raise CaptureError(f"{name}: no rank would see whole states; drop {', '.join(unfit)}")
     if runner.dtype != torch.bfloat16:
         raise CaptureError(
             f"{name} runs in {runner.dtype}: dumps are bfloat16, start with --dtype bfloat16"
         )
-    return set_boundaries(runner.model, parse_boundaries(_setting("BOUNDARIES", "")))
+    stores_final, seam = _setting("FINAL", "1") != "0", _setting("SEAM", "")
+    if seam and seam not in SEAMS:
+        raise CaptureError(f"SGLANG_HS_DUMP_SEAM={seam!r}: known are {', '.join(SEAMS)}")
+    stack = find_stack(runner.model, config.num_hidden_layers, config.hidden_size)
+    boundaries = parse_boundaries(_setting("BOUNDARIES", ""), len(stack.layers))
+    if not boundaries and not stores_final:
+        raise CaptureError("nothing is captured: SGLANG_HS_DUMP_BOUNDARIES is empty, FINAL is 0")
+    sizes = (config.hidden_size, config.vocab_size)
+    return Recorder(stack, boundaries, stores_final, sizes, writes, seam)
+
+
+def splitting_switches(parallel: Any) -> list[str]:
+    """What splits a prefill's rows over ranks, or a batch into parts, by its switch's name.
+
+    SGLang 0.5.23: ``layers/layer_boundary/layout.py``, ``layers/layernorm_sp.py``,
+    ``batch_overlap/two_batch_overlap.py``, ``model_executor/model_runner.py``.
+    """
+    from sglang.srt.runtime_context import get_exec
+
+    overlap = getattr(get_exec(), "overlap", None)
+    found = {
+        "--enable-dp-attention": parallel.attn_dp_size > 1,
+        "--pp-size": getattr(parallel, "pp_size", 1) > 1,
+        "--attn-cp-size": getattr(parallel, "attn_cp_size", 1) > 1,
+        "--enable-layernorm-sp": getattr(parallel, "enable_layernorm_sp", False),
+        "--enable-attn-tp-input-scattered": getattr(
+            parallel, "enable_attn_tp_input_scattered", False
+        ),
+        "--enable-two-batch-overlap": getattr(overlap, "enable_two_batch_overlap", False),
+    }
+    return [switch for switch, is_on in found.items() if is_on]
 
 
 def make_capture(
-    root: Path, runner: Any, boundaries: tuple[int, ...], parallel: Any, dp_rank: int
+    root: Path, runner: Any, recorder: Recorder, parallel: Any, about: dict[str, Any]
 ) -> Capture:
-    replicas = parallel.dp_size
+    replicas, dp_rank = parallel.dp_size, parallel.dp_rank or 0
     free = os.statvfs(root).f_bavail * os.statvfs(root).f_frsize
     limit = int(_setting("BUDGET_BYTES", "0")) or free // 2
     budget = Budget(root, limit // replicas, float(_setting("WAIT_S", "120")))
     meta = {
-        "boundaries": list(boundaries),
+        "boundaries": list(recorder.boundaries),
+        "stores_final": recorder.stores_final,
         "pid": os.getpid(),
         "dp_rank": dp_rank,
         "plugin_version": __version__,
@@ -168,8 +210,23 @@ def make_capture(
     }
     hidden_size = runner.model_config.hidden_size
     remove_leftovers(root)
-    writer = Writer(root, len(boundaries) + 1, hidden_size, budget, meta)
-    return Capture(writer, hidden_size, boundaries, _setting("ALL", "") == "1", dp_rank, replicas)
+    writer = Writer(root, len(recorder.places), hidden_size, budget, meta)
+    accepts = _setting("ACCEPT_UNWITNESSED", "") == "1"
+
+    def on_proof(proof: Proof) -> None:
+        unwitnessed = proof.unwitnessed()
+        problems = [] if accepts else [_refused(runner, s, r) for s, r in unwitnessed.items()]
+        told = {"proven": True, "capture": proof.describe(), "unwitnessed": unwitnessed}
+        content = {**about, **capture.describe(), **told, "problems": problems}
+        write_plugin_json(root, content, dp_rank)
+
+    dump_all = _setting("ALL", "") == "1"
+    capture = Capture(writer, recorder, dump_all, accepts, on_proof, dp_rank, replicas)
+    return capture
+
+
+def _refused(runner: Any, state: str, reason: str) -> str:
+    return f"{type(runner.model).__name__}, {state}: {reason}"
 
 
 def remove_leftovers(root: Path) -> None:
@@ -204,14 +261,42 @@ def _on_batch(batch_info: Any, _cls: Any, batch: Any, *_args: Any, **_kwargs: An
         logger.exception("hs_dump: requests without their lengths")
 
 
-def _on_forward(output: Any, _runner: Any, forward_batch: Any, *_args: Any, **_kw: Any) -> None:
-    if _capture is None:
-        return
+def _around_forward(
+    forward: Any, runner: Any, forward_batch: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Switch the hooks on for a pass that holds rows to dump, and take what it showed."""
+    if runner.is_draft_worker or _recorder is None:
+        return forward(runner, forward_batch, *args, **kwargs)
+    if not is_dumped(forward_batch, _setting("ALL", "") == "1"):
+        return forward(runner, forward_batch, *args, **kwargs)
     try:
-        _capture.take(forward_batch, output.logits_output)
+        _guarded(forward_batch, _begin, forward_batch)
+        output = forward(runner, forward_batch, *args, **kwargs)
+        if _capture is not None:
+            _guarded(forward_batch, _capture.take, forward_batch, output)
+        return output
+    finally:
+        _recorder.seen.clear()
+        if _capture is not None:
+            _capture.end()
+
+
+def _begin(forward_batch: Any) -> None:
+    """On every rank alike: the stages' hooks may complete a sum over all ranks."""
+    assert _recorder is not None
+    _recorder.seen.begin(sum(forward_batch.extend_seq_lens_cpu))
+    if _capture is not None:
+        _capture.begin(forward_batch)
+
+
+def _guarded(forward_batch: Any, step: Callable[..., None], *arguments: Any) -> None:
+    """What goes wrong is the requests' error.json, never the server's end."""
+    try:
+        step(*arguments)
     except Exception as error:
         logger.exception("hs_dump: a forward could not be captured")
-        _capture.fail_all(forward_batch, f"{type(error).__name__}: {error}")
+        if _capture is not None:
+            _capture.fail_all(forward_batch, f"{type(error).__name__}: {error}")
 
 
 def _setting(name: str, default: str) -> str:

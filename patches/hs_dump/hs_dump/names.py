@@ -7,6 +7,7 @@ import re
 from typing import NamedTuple
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+CANARY_INDEX = 999_999_999  # the index in the id of the kit's own trial requests
 _KIT = re.compile(r"(?P<sample>hs-\d+-(?P<tokens>\d+)-[0-9a-f]{16})-\d+")
 
 
@@ -16,6 +17,11 @@ class Name(NamedTuple):
     rid: str
     sample: str  # the part that every attempt at one sample shares; "" for foreign ids
     claimed_tokens: int | None  # how many tokens the id says the request has
+
+    @property
+    def is_canary(self) -> bool:
+        """Whether every token of it is witnessed."""
+        return self.sample.startswith(f"hs-{CANARY_INDEX}-")
 
 
 def parse_rid(rid: object) -> Name | None:

@@ -7,6 +7,7 @@ over a second set of OpenMP threads, which spin beside those of the forward pass
 from typing import Any
 
 import numpy as np
+import torch
 
 _INFINITY_BITS = 0x7F80  # |x| as bf16 bits orders like |x|; this and above is inf or nan
 
@@ -47,6 +48,18 @@ class StateNumbers:
             }
             for i, bits in enumerate(self._largest)
         ]
+
+
+def bits_of(tensor: torch.Tensor) -> np.ndarray:
+    """bfloat16 as uint16, sharing memory: NumPy has no bfloat16."""
+    return tensor.view(torch.int16).numpy().view(np.uint16)
+
+
+def values_of(tensor: torch.Tensor) -> np.ndarray:
+    """float32 of a CPU tensor of any dtype."""
+    if tensor.dtype == torch.bfloat16:
+        return as_float32(bits_of(tensor))
+    return tensor.float().numpy()
 
 
 def as_float32(bits: np.ndarray) -> np.ndarray:

@@ -8,20 +8,59 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from hs_dump.dump_file import DumpFile, state_bytes, write_error
 from hs_dump.names import Name, place_chunk
+from hs_dump.numbers import as_float32, bits_of
+from hs_dump.witness import Testimony
 
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.005
 _SWEEP_ABOVE = 256  # published dumps, before those that were delivered are forgotten
 _STALE_S = 600.0  # a prefill whose next chunk has not come for so long was aborted
+
+
+class Pass:
+    """The states of one forward pass on the host, and the witness of some of its rows.
+
+    Args:
+        states: bf16 ``[rows, H]`` each, CPU, in stored order.
+        witnessed: rows, ascending, that the testimony is of.
+        wait: returns when the tensors hold their values.
+    """
+
+    def __init__(
+        self,
+        states: Sequence[torch.Tensor],
+        witnessed: Sequence[int],
+        testimony: Testimony,
+        wait: Callable[[], None],
+    ) -> None:
+        self.states, self.wait = states, wait
+        self._witnessed = np.array(witnessed, dtype=np.int64)
+        self._testimony = testimony
+
+    @cached_property
+    def _errors(self) -> np.ndarray:
+        """float64 ``[S, L]``, once for all requests of the pass, from the bytes that are stored."""
+        rows = [as_float32(bits_of(state)[self._witnessed]) for state in self.states]
+        return self._testimony.errors(rows)
+
+    def witness(self, first: int, count: int) -> tuple[int, np.ndarray]:
+        """How many of some rows are witnessed, and the largest error of each state, ``[L]``."""
+        low, high = np.searchsorted(self._witnessed, (first, first + count))
+        if low == high:
+            return 0, np.full(len(self.states), np.nan)
+        # not fmax: a state without a witness is NaN in every row, any other in none
+        return int(high - low), self._errors[low:high].max(axis=0)
 
 
 class Chunk(NamedTuple):
@@ -31,10 +70,9 @@ class Chunk(NamedTuple):
     directory: str  # where its dump appears
     total: int  # tokens of the whole request
     start: int  # first row
-    input_ids: torch.Tensor  # int [t], CPU
-    aux: torch.Tensor  # bf16 [t, K*H], CPU (pinned while a copy from the device runs)
-    final: torch.Tensor  # bf16 [t, H]
-    wait: Callable[[], None]  # returns when the tensors hold their values
+    input_ids: torch.Tensor  # int [t], CPU (pinned while a copy from the device runs)
+    forward: Pass
+    first: int  # the chunk's first row in the pass
 
 
 class Budget:
@@ -143,7 +181,7 @@ class Writer:
 
     def _write(self, chunk: Chunk) -> None:
         try:
-            chunk.wait()
+            chunk.forward.wait()
             self._place(chunk)
         except Exception as error:
             logger.exception("hs_dump: %s", chunk.name.rid)
@@ -165,7 +203,9 @@ class Writer:
         if place.action == "restart" or dump is None:
             dump = self._begin(chunk)
         self._open[directory] = (dump, name, time.monotonic())
-        dump.append(chunk.input_ids, chunk.aux, chunk.final)
+        rows = slice(chunk.first, chunk.first + len(chunk.input_ids))
+        dump.append(chunk.input_ids, [state[rows] for state in chunk.forward.states])
+        dump.witnessed(*chunk.forward.witness(chunk.first, len(chunk.input_ids)))
         if dump.next_row == chunk.total:
             dump.publish({**self.meta, "rid": name.rid})
             del self._open[directory]

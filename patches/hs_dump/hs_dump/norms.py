@@ -1,0 +1,76 @@
+"""The norms that a layer may read its input through, recomputed in float32.
+
+RMSNorm: ``x / sqrt(mean(x^2) + eps) * gain``. LayerNorm: the same of ``x - mean(x)``, plus a
+bias. The gain is the weight ``w`` or ``1 + w``, by the family's convention; which one holds is
+not read from a name but found by what the running layer computes (:mod:`hs_dump.proof`).
+
+NumPy and not torch: it stays on the thread that calls it (see :mod:`hs_dump.numbers`).
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+_EPS_NAMES = ("variance_epsilon", "eps", "epsilon", "rms_norm_eps", "layer_norm_eps")
+_USUAL_EPS = 1e-6
+
+
+class Norm(NamedTuple):
+    """One way to compute a norm module's output."""
+
+    name: str  # of the module, below its layer
+    kind: str  # "rms" or "layer"
+    form: str  # how the weight is applied: "w", "1 + w" or "no weight"
+    eps: float
+    gain: np.ndarray | None  # float32 [H]
+    bias: np.ndarray | None  # float32 [H]
+
+    def of(self, states: np.ndarray) -> np.ndarray:
+        """The norm of float32 ``[S, H]``."""
+        centred = states
+        if self.kind == "layer":
+            centred = states - states.mean(axis=-1, keepdims=True)
+        power = np.einsum("sh,sh->s", centred, centred) / centred.shape[-1]
+        normed = centred / np.sqrt(power + self.eps)[:, None]
+        if self.gain is not None:
+            normed *= self.gain
+        return normed if self.bias is None else normed + self.bias
+
+    def __str__(self) -> str:
+        return f"{self.name} ({'RMSNorm' if self.kind == 'rms' else 'LayerNorm'}, {self.form})"
+
+
+def norms_within(module: torch.nn.Module, hidden_size: int) -> dict[str, torch.nn.Module]:
+    """The norms of width ``hidden_size`` inside a module, by name, in its own order."""
+    return {n: m for n, m in module.named_modules() if n and is_norm(m, hidden_size)}
+
+
+def is_norm(module: torch.nn.Module, hidden_size: int) -> bool:
+    """By structure: a leaf whose parameters are vectors of the model's width, or a norm by name."""
+    if next(module.children(), None) is not None:
+        return False
+    parameters = list(module.parameters(recurse=False))
+    if not parameters:
+        return "norm" in type(module).__name__.lower()
+    return all(p.ndim == 1 and p.numel() == hidden_size for p in parameters)
+
+
+def variants(name: str, module: torch.nn.Module) -> Iterator[Norm]:
+    """Every way in which a norm module may compute, the commonest first."""
+    weight, bias = _vector(module, "weight"), _vector(module, "bias")
+    eps = float(next((getattr(module, e) for e in _EPS_NAMES if hasattr(module, e)), _USUAL_EPS))
+    gains: list[tuple[str, Any]] = [("no weight", None)]
+    if weight is not None:
+        gains = [("w", weight), ("1 + w", weight + 1)]
+    for kind in ("rms", "layer"):
+        for form, gain in gains:
+            yield Norm(name, kind, form, eps, gain, bias)
+
+
+def _vector(module: torch.nn.Module, name: str) -> np.ndarray | None:
+    found = getattr(module, name, None)
+    if not isinstance(found, torch.Tensor) or found.ndim != 1:
+        return None
+    return found.detach().float().cpu().numpy()

@@ -1,0 +1,106 @@
+"""Which tokens are witnessed, and how far the states of these are from what was read.
+
+A few tokens of every request in every forward pass: its first, its last, and others drawn anew
+each time. What this can see: a state that is wrong for the whole request, or from some token on, or
+for a share p of the tokens with probability 1 - (1 - p)^drawn. What it can't: one wrong token
+among thousands that was not drawn.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from hs_dump.head import Head
+from hs_dump.norms import Norm
+from hs_dump.numbers import values_of
+from hs_dump.proof import token_errors
+
+TOKENS = 4  # of each request and pass
+
+
+def pick_rows(start: int, count: int, tokens: int, draw: random.Random) -> list[int]:
+    """Rows ``start .. start+count`` to witness, ascending: all when there are no more than ``tokens``.
+
+    ``tokens`` 0 means all.
+    """
+    if not tokens or count <= tokens:
+        return list(range(start, start + count))
+    drawn = draw.sample(range(start + 1, start + count - 1), tokens - 2)
+    return [start, *sorted(drawn), start + count - 1]
+
+
+class Check(NamedTuple):
+    """Hold one stored state against one thing that was read.
+
+    ``read`` ``[S, H]`` of the witnessed rows, or the server's logits ``[R, C]`` of ``rows``; None
+    when it was not seen in this pass. ``by``: what makes the state into what was read; None: nothing.
+    ``is_entrance``: the read goes through the norm, and the state is what comes out.
+    """
+
+    state: int
+    by: Norm | Head | None
+    read: torch.Tensor | None
+    quantisation: torch.Tensor | None = None
+    scale: float = 1.0
+    rows: list[int] | None = None  # among the witnessed rows; None = all
+    is_entrance: bool = False
+
+
+class Testimony(NamedTuple):
+    """All checks of one forward pass."""
+
+    checks: tuple[Check, ...]
+    num_states: int
+
+    def tensors(self) -> list[torch.Tensor]:
+        """What must be on the host before :meth:`errors`."""
+        found = [t for c in self.checks for t in (c.read, c.quantisation)]
+        return [tensor for tensor in found if tensor is not None]
+
+    def on_host(self, copies: Sequence[torch.Tensor]) -> "Testimony":
+        """The same, with the copies of :meth:`tensors`."""
+        left = list(copies)
+        checks = []
+        for check in self.checks:
+            read = left.pop(0) if check.read is not None else None
+            scale = left.pop(0) if check.quantisation is not None else None
+            checks.append(check._replace(read=read, quantisation=scale))
+        return self._replace(checks=tuple(checks))
+
+    def errors(self, states: Sequence[np.ndarray]) -> np.ndarray:
+        """The error of each witnessed row and state, float64 ``[S, L]``; NaN where there is no witness.
+
+        Args:
+            states: float32 ``[S, H]`` of each stored state, the rows as they are stored.
+        """
+        found = np.full((len(states[0]) if states else 0, self.num_states), np.nan)
+        for check in self.checks:
+            rows = check.rows if check.rows is not None else list(range(len(found)))
+            error = _error(check, states[check.state][rows])
+            found[rows, check.state] = np.fmax(found[rows, check.state], error)
+        return found
+
+
+def _error(check: Check, state: np.ndarray) -> np.ndarray:
+    if check.read is None:
+        return np.full(len(state), np.inf)  # it was read at start: now nothing speaks for the state
+    read = dequantised(check.read, check.quantisation)
+    if isinstance(check.by, Head):
+        return token_errors(check.by.logits(state * check.scale), read)
+    if check.by is None:
+        return token_errors(state * check.scale, read)
+    if check.is_entrance:
+        return token_errors(check.by.of(read), state)
+    return token_errors(check.by.of(state) * check.scale, read)
+
+
+def dequantised(value: torch.Tensor, scale: torch.Tensor | None) -> np.ndarray:
+    """float32 rows of what a module read; a scale is one, one per token, or one per group."""
+    rows = values_of(value.cpu())
+    if scale is None:
+        return rows
+    wide = values_of(scale.cpu()).reshape(1, 1) if scale.numel() == 1 else values_of(scale.cpu())
+    return rows * np.repeat(wide, rows.shape[1] // wide.shape[-1], axis=-1)
