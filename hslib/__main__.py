@@ -228,17 +228,21 @@ def _work(chosen: argparse.Namespace) -> sizing.Work:
         raise ParameterError(
             "the model's shape is not known", fix="give --model, or --hidden-size and --num-layers"
         )
-    num_aux = len(parse_layers(chosen.layers, chosen.num_layers))
+    num_states = len(parse_layers(chosen.layers, chosen.num_layers)) + 1
     if not chosen.dataset:
         size = (chosen.tokens, chosen.samples, chosen.longest)
-        return sizing.Work(num_aux, chosen.hidden_size, *size)
+        return sizing.Work(num_states, chosen.hidden_size, *size)
     survey = Dataset(chosen.dataset, Limits(vocab_size, max_tokens=2**31)).survey()
     if survey.rejections:
         first = survey.rejections[0]
         print(f"{len(survey.rejections)} rows left out; the first: {first.index}, {first.detail}")
     longest = max((row.num_tokens for row in survey.rows), default=0)
     return sizing.Work(
-        num_aux, chosen.hidden_size, survey.num_tokens, len(survey.rows), chosen.longest or longest
+        num_states,
+        chosen.hidden_size,
+        survey.num_tokens,
+        len(survey.rows),
+        chosen.longest or longest,
     )
 
 

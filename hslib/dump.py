@@ -55,6 +55,28 @@ class DumpMeta(pydantic.BaseModel, frozen=True):
     sglang_version: str
 
 
+@dataclass(frozen=True)
+class Expected:
+    """What every dump of a job must look like.
+
+    ``tolerances``: the largest witness error of each stored state; None for a state that is
+    accepted without a witness. Empty: :data:`TOLERANCE` for all.
+    """
+
+    boundaries: tuple[int, ...]
+    hidden_size: int
+    stores_final: bool = True
+    tolerances: tuple[float | None, ...] = ()
+
+    @property
+    def num_states(self) -> int:
+        return len(self.boundaries) + self.stores_final
+
+    @property
+    def limits(self) -> tuple[float | None, ...]:
+        return self.tolerances or (TOLERANCE,) * self.num_states
+
+
 class StateCapture(pydantic.BaseModel, frozen=True):
     """How one state is taken, and how that was proven at start."""
 
@@ -92,18 +114,27 @@ class PluginInfo(pydantic.BaseModel, frozen=True):
     checked_with_this_sglang: bool = True
 
     @property
-    def tolerances(self) -> tuple[float | None, ...]:
-        """Of the witness of each stored state; None where there is none."""
-        return tuple(
+    def expected(self) -> Expected:
+        """What every dump of this server must look like."""
+        tolerances = tuple(
             None if state.state in self.unwitnessed else state.tolerance for state in self.capture
         )
+        return Expected(self.boundaries, self.hidden_size, self.stores_final, tolerances)
+
+    def witness_sentence(self) -> str:
+        """How the canary's states were proven, in words, with figures that differ by no host."""
+        if self.unwitnessed:
+            return "NOT WITNESSED: " + "; ".join(f"{s}: {r}" for s, r in self.unwitnessed.items())
+        return "each is what its layer read, of every token of the canary request"
 
     def identity(self) -> dict[str, Any]:
         """What must not change while a job runs."""
-        names = ("model_path", "model_class", "num_layers", "hidden_size", "vocab_size")
-        more = ("dtype", "boundaries", "stores_final", "unwitnessed", "dump_all")
-        more += ("sglang_version", "plugin_version")
-        return {name: getattr(self, name) for name in (*names, *more)}
+        names = (
+            *("model_path", "model_class", "num_layers", "hidden_size", "vocab_size"),
+            *("dtype", "boundaries", "stores_final", "unwitnessed", "dump_all"),
+            *("sglang_version", "plugin_version"),
+        )
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,28 +150,6 @@ class Dump:
     input_ids: np.ndarray
     hidden_states: np.ndarray
     meta: DumpMeta
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What every dump of a job must look like.
-
-    ``tolerances``: the largest witness error of each stored state; None for a state that is
-    accepted without a witness. Empty: :data:`TOLERANCE` for all.
-    """
-
-    boundaries: tuple[int, ...]
-    hidden_size: int
-    stores_final: bool = True
-    tolerances: tuple[float | None, ...] = ()
-
-    @property
-    def num_states(self) -> int:
-        return len(self.boundaries) + self.stores_final
-
-    @property
-    def limits(self) -> tuple[float | None, ...]:
-        return self.tolerances or (TOLERANCE,) * self.num_states
 
 
 def request_id(sample: Sample, attempt: int) -> str:
@@ -323,10 +332,10 @@ def _check_witness(dump: Dump, sample: Sample, expected: Expected) -> None:
         if limit is None:
             continue
         label = state_label(number, expected.boundaries)
-        if layer.witness is None or not dump.meta.witnessed_tokens:
-            _fail(dump, sample, f"witness ({label})", f"an error up to {limit:g}", "no witness")
-        if not layer.witness <= limit:
-            _fail(dump, sample, f"witness ({label})", f"an error up to {limit:g}", layer.witness)
+        got = layer.witness if dump.meta.witnessed_tokens else None
+        if got is None or not got <= limit:
+            wanted = f"an error up to {limit:g}"
+            _fail(dump, sample, f"witness ({label})", wanted, "no witness" if got is None else got)
 
 
 def first_non_finite(states: np.ndarray) -> int:

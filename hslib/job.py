@@ -63,7 +63,8 @@ class Job:
             "failed before, not retried": f"{len(plan.failed_before):,}",
             "rejected": f"{len(plan.rejections):,}",
             "longest row": f"{plan.longest:,} tokens",
-            "boundaries": ", ".join(map(str, self.manifest.boundaries)) + ", final (post-norm)",
+            "boundaries": self.manifest.states_sentence(),
+            "states": self.manifest.witness_sentence(),
             "bytes a token": f"{plan.state_bytes_per_token:,}",
             "store grows by": f"{plan.todo_bytes / 1e9:,.3f} GB "
             f"(from the first 100 rows: {plan.estimated_bytes(100) / 1e9:,.3f} GB)",
@@ -202,13 +203,25 @@ def _model_of(parameters: ExtractionParameters, servers: Servers) -> ModelInfo:
             f"the server serves {plugin.model_path}, not {model.path}: config.json differs",
             fix="set model_path to what it serves, or start another server",
         )
+    if plugin.unwitnessed and not parameters.accept_unwitnessed:
+        raise ServerError(
+            f"the server captures states that no layer testifies to: {plugin.witness_sentence()}",
+            fix="set accept_unwitnessed = True to store them, marked as such",
+        )
+    if plugin.stores_final != parameters.store_final:
+        raise ServerError(
+            "the server " + ("captures" if plugin.stores_final else "leaves out") + " the final "
+            f"state, and store_final is {parameters.store_final}",
+            fix=f"set store_final = {plugin.stores_final}, or start the server anew",
+        )
     wanted = parse_layers(parameters.layers, model.num_layers)
     if wanted != plugin.boundaries:
         raise ServerError(
             "the server captures other layers than the job asks for",
             expected=wanted,
             got=plugin.boundaries,
-            fix=f'set layers = "{",".join(map(str, plugin.boundaries))}", or start the server anew',
+            fix=f'set layers = "{",".join(map(str, plugin.boundaries)) or "none"}", or start the '
+            "server anew",
         )
     if parameters.scan_scope == "directory" and not plugin.dump_all:
         raise ServerError(
@@ -238,6 +251,8 @@ def make_manifest(
         sglang_version=plugin.sglang_version,
         plugin_version=plugin.plugin_version,
         server=settings.model_dump(exclude={"model_path", "version"}),
+        final_norm="post" if plugin.stores_final else "none",
+        unwitnessed=plugin.unwitnessed,
     )
 
 

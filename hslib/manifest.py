@@ -22,8 +22,10 @@ _MAY_DIFFER = {"dataset_digest", "dataset_path", "server", "model_path", "plugin
 class Manifest(pydantic.BaseModel):
     """``manifest.json``.
 
-    ``boundaries`` names the aux states in tensor order; the final state, after the model's
-    last norm (``final_norm``), is implied last. Digests are xxh3-128.
+    ``boundaries`` names the layers' states in tensor order; the final state is last.
+    ``final_norm``: it is stored after the model's last norm (``post``), before it (``pre``), or not
+    at all (``none``). ``unwitnessed``: the states for which no layer testified, with the reason;
+    None in stores written before layers were asked. Digests are xxh3-128.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -44,16 +46,48 @@ class Manifest(pydantic.BaseModel):
     sglang_version: str
     plugin_version: str
     server: dict[str, Any]  # the effective settings that matter, never a secret
+    unwitnessed: dict[str, str] | None = None
+
+    @property
+    def stores_final(self) -> bool:
+        return self.final_norm != "none"
+
+    @property
+    def num_states(self) -> int:
+        return len(self.boundaries) + self.stores_final
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """``"boundary 31"`` and ``"final"``, in tensor order."""
+        names = tuple(f"boundary {boundary}" for boundary in self.boundaries)
+        return (*names, "final") if self.stores_final else names
+
+    def states_sentence(self) -> str:
+        """What is stored, for a table."""
+        listed = ", ".join(map(str, self.boundaries))
+        final = f"final ({self.final_norm}-norm)" if self.stores_final else "no final state"
+        return f"{listed}, {final}" if listed else final
+
+    def witness_sentence(self) -> str:
+        """Whether the layers testified that the states are what they claim to be."""
+        if self.unwitnessed is None:
+            return "not witnessed: written before layers were asked what they read"
+        if self.unwitnessed:
+            told = "; ".join(f"{state}: {why}" for state, why in self.unwitnessed.items())
+            return f"NOT WITNESSED, as accept_unwitnessed allowed: {told}"
+        return "witnessed: each is what its layer read, at a few tokens of every row"
 
     @property
     def state_bytes_per_token(self) -> int:
-        """Of all stored layers and the final state, bf16."""
-        return state_bytes(len(self.boundaries), self.hidden_size)
+        """Of all stored states, bf16."""
+        return state_bytes(self.num_states, self.hidden_size)
 
 
 def differing_fields(stored: Manifest, wanted: Manifest) -> dict[str, tuple[Any, Any]]:
     """``{field: (stored, wanted)}`` for the fields that forbid a resume. Pure."""
     pairs = {name: (getattr(stored, name), getattr(wanted, name)) for name in Manifest.model_fields}
+    if stored.unwitnessed is None:  # rows that are witnessed may join rows that are not
+        del pairs["unwitnessed"]
     return {n: (a, b) for n, (a, b) in pairs.items() if a != b and n not in _MAY_DIFFER}
 
 

@@ -69,8 +69,12 @@ class Plan:
 
     @property
     def state_bytes_per_token(self) -> int:
-        """Bytes of states that one token takes: (aux + final) x hidden size x 2."""
-        return state_bytes(len(self.boundaries), self.model.hidden_size)
+        """Bytes of states that one token takes: states x hidden size x 2."""
+        return state_bytes(self.num_states, self.model.hidden_size)
+
+    @property
+    def num_states(self) -> int:
+        return len(self.boundaries) + self.parameters.store_final
 
 
 def preflight(parameters: ServerParameters) -> tuple[Plan | None, list[Problem]]:
@@ -80,6 +84,7 @@ def preflight(parameters: ServerParameters) -> tuple[Plan | None, list[Problem]]
     model, boundaries = _check_model(parameters, problems)
     port = _check_port(parameters, problems)
     _check_key(parameters, problems)
+    _check_switches(parameters, problems)
     root_ok = _check_dump_directory(parameters.dump_path, problems)
     budget = _check_budget(parameters, model, boundaries, problems) if root_ok else 0
     if problems or interpreter is None or model is None:
@@ -98,7 +103,8 @@ def facts(plan: Plan | None, problems: list[Problem]) -> dict[str, str]:
         f"hs_dump {plan.interpreter.plugin_version}",
         "model": f"{model.architecture}: {model.num_layers} layers, hidden size "
         f"{model.hidden_size}, vocabulary {model.vocab_size}",
-        "boundaries to capture": ", ".join(map(str, plan.boundaries)),
+        "boundaries to capture": ", ".join(map(str, plan.boundaries)) or "none",
+        "final state": "captured" if parameters.store_final else "not captured",
         "bytes a token": f"{plan.state_bytes_per_token:,}",
         "dump directory": f"yours, private, room for {parameters.concurrency} rows of "
         f"{longest:,} tokens",
@@ -154,10 +160,45 @@ def _check_model(
 ) -> tuple[ModelInfo | None, tuple[int, ...]]:
     try:
         model = read_model(parameters.model_folder)
-        return model, parse_layers(parameters.layers, model.num_layers)
+        boundaries = parse_layers(parameters.layers, model.num_layers)
     except ParameterError as error:
         problems.append(Problem(error.message, error.fix))
         return None, ()
+    if not boundaries and not parameters.store_final:
+        problems.append(
+            Problem(
+                "nothing would be captured: no layers, and store_final is False",
+                'name layers, or set store_final = True for layers = "none"',
+            )
+        )
+    return model, boundaries
+
+
+# Switches under which the plugin's hooks see no whole states; SGLang itself takes them.
+_SPLITTING = (
+    "--cuda-graph-backend-prefill",
+    "--cuda-graph-config",
+    "--enable-two-batch-overlap",
+    "--enable-layernorm-sp",
+    "--enable-attn-tp-input-scattered",
+    "--enable-dp-attention",
+    "--enable-pdmux",
+    "--pp-size",
+    "--pipeline-parallel-size",
+    "--attn-cp-size",
+)
+
+
+def _check_switches(parameters: ServerParameters, problems: list[Problem]) -> None:
+    given = {arg.partition("=")[0] for arg in parameters.extra_args}
+    problems += [
+        Problem(
+            f"extra_args has {switch}: states would be split, or skip the plugin's hooks",
+            f"leave {switch} out",
+        )
+        for switch in _SPLITTING
+        if switch in given
+    ]
 
 
 def _check_port(parameters: ServerParameters, problems: list[Problem]) -> int:
@@ -247,7 +288,8 @@ def _check_budget(
     if model is None:
         return budget
     longest = parameters.longest_sample or parameters.context_length or model.context_length
-    sample = longest * state_bytes(len(boundaries), model.hidden_size)
+    num_states = len(boundaries) + parameters.store_final
+    sample = longest * state_bytes(num_states, model.hidden_size)
     needed = sample * parameters.concurrency * parameters.dp_size
     if min(budget, free) < needed:
         problems.append(

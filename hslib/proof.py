@@ -32,10 +32,7 @@ class Proof:
 
     @property
     def expected(self) -> Expected:
-        plugin = self.plugin
-        return Expected(
-            plugin.boundaries, plugin.hidden_size, plugin.stores_final, plugin.tolerances
-        )
+        return self.plugin.expected
 
     def facts(self) -> dict[str, str]:
         """What was proven, for a table; the same on every host."""
@@ -44,8 +41,9 @@ class Proof:
             "SGLang, plugin": f"{plugin.sglang_version}, hs_dump {plugin.plugin_version}",
             "model": f"{plugin.model_class}: {plugin.num_layers} layers, hidden size "
             f"{plugin.hidden_size}, vocabulary {plugin.vocab_size}",
-            "boundaries, as read back from the model": ", ".join(map(str, plugin.boundaries)),
-            "final": "after the last norm",
+            "boundaries": ", ".join(map(str, plugin.boundaries)) or "none",
+            "final": "after the last norm" if plugin.stores_final else "not stored",
+            "states": plugin.witness_sentence(),
             "dtype": plugin.dtype,
             "prefix cache": "off" if settings.disable_radix_cache else "ON",
             "speculative decoding": settings.speculative_algorithm or "off",
@@ -54,7 +52,7 @@ class Proof:
             if (settings.chunked_prefill_size or -1) > 0
             else "off",
             "longest row": f"{settings.max_req_input_len:,} tokens",
-            "canary request": "dumped, validated, removed",
+            "canary request": "dumped, witnessed at every token, removed",
         }
 
 
@@ -77,13 +75,19 @@ def prove(
             "the server's settings would make wrong dumps: " + "; ".join(problems),
             fix="restart it so",
         )
-    proof = Proof(plugin, settings)
-    send_canary(client, dumps, proof, timeout_s)
-    return proof
+    try:
+        send_canary(client, dumps, plugin, timeout_s)
+    except ServerError:
+        check_plugin(dumps, not_before)  # what the plugin says of its first pass says more
+        raise
+    return Proof(check_plugin(dumps, not_before, proven=True), settings)
 
 
-def check_plugin(dumps: DumpDir, not_before: float = 0.0) -> PluginInfo:
+def check_plugin(dumps: DumpDir, not_before: float = 0.0, *, proven: bool = False) -> PluginInfo:
     """The plugin's word for a capture that works.
+
+    Args:
+        proven: a pass has been judged, so every stored state must have its proof by now.
 
     Raises:
         ServerError: no plugin.json, one from before, or one that names problems.
@@ -98,17 +102,22 @@ def check_plugin(dumps: DumpDir, not_before: float = 0.0) -> PluginInfo:
             fix="correct that and start the server again",
             model_class=plugin.model_class,
         )
+    if proven and len(plugin.capture) != len(plugin.boundaries) + plugin.stores_final:
+        raise ServerError(
+            f"hs_dump {plugin.plugin_version} does not say how each state was proven",
+            fix="install this version's plugin: pip install ./patches/hs_dump",
+        )
     return plugin
 
 
-def send_canary(client: ServerClient, dumps: DumpDir, proof: Proof, timeout_s: float) -> None:
+def send_canary(client: ServerClient, dumps: DumpDir, plugin: PluginInfo, timeout_s: float) -> None:
     """Send one request of fresh random ids, and validate and remove its dump.
 
     Raises:
         ServerError: no dump came back, or not this request's.
     """
     ids = np.random.default_rng().integers(
-        0, proof.plugin.vocab_size, size=_CANARY_TOKENS, dtype=np.int32
+        0, plugin.vocab_size, size=_CANARY_TOKENS, dtype=np.int32
     )
     sample = Sample(_CANARY_INDEX, "canary", ids, np.ones(_CANARY_TOKENS, np.uint8))
     rid = request_id(sample, attempt=0)
@@ -116,7 +125,8 @@ def send_canary(client: ServerClient, dumps: DumpDir, proof: Proof, timeout_s: f
     try:
         client.prefill([sample.input_ids], [rid])
         dumps.wait(rid, timeout_s)
-        validate(dumps.load(rid), sample, proof.expected)
+        plugin = dumps.plugin() or plugin  # the first pass decided on each state's witness
+        validate(dumps.load(rid), sample, plugin.expected)
     except (DumpError, RequestError) as error:
         raise ServerError(
             f"the canary request was not dumped right: {error.message}",

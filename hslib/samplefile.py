@@ -26,7 +26,7 @@ class Fault:
 
 def sample_header(entry: Entry, manifest: Manifest) -> bytes:
     """The exact header of a sample's file, from its journal line."""
-    states = (entry.num_tokens, len(manifest.boundaries) + 1, manifest.hidden_size)
+    states = (entry.num_tokens, manifest.num_states, manifest.hidden_size)
     tensors = {
         "hidden_states": ("BF16", states),
         "input_ids": ("I64", (entry.num_tokens,)),

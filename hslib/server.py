@@ -136,8 +136,7 @@ def launch(plan: Plan) -> ServerState:
 
 
 def command(plan: Plan) -> list[str]:
-    """The server's command line. What capture depends on is fixed; ``extra_args`` come last.
-    """
+    """The server's command line. What capture depends on is fixed; ``extra_args`` come last."""
     parameters = plan.parameters
     arguments = {
         "--model-path": str(plan.model.path),

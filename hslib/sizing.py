@@ -47,9 +47,9 @@ _SHORT_FLOAT = 1e-9  # 1.2 / 0.4 is not quite 3
 Bottleneck = Literal["servers", "network", "store"]
 
 
-def state_bytes(num_aux: int, hidden_size: int) -> int:
-    """Bytes of states that one token takes: ``num_aux`` layers and the final one, bfloat16."""
-    return (num_aux + 1) * hidden_size * 2
+def state_bytes(num_states: int, hidden_size: int) -> int:
+    """Bytes of states that one token takes: layers, and the final one if stored, bfloat16."""
+    return num_states * hidden_size * 2
 
 
 def header_bytes(num_tokens: float, state_bytes_per_token: int) -> int:
@@ -93,7 +93,7 @@ class Work:
         ParameterError: numbers that no job has.
     """
 
-    num_aux: int
+    num_states: int
     hidden_size: int
     tokens: int
     rows: int = 0
@@ -113,7 +113,7 @@ class Work:
     @property
     def state_bytes(self) -> int:
         """Of one token."""
-        return state_bytes(self.num_aux, self.hidden_size)
+        return state_bytes(self.num_states, self.hidden_size)
 
     @property
     def store_bytes(self) -> int:
@@ -212,7 +212,7 @@ class Sizing:
         yield Fact(
             "states of a token",
             f"{work.state_bytes:,} B",
-            f"({work.num_aux} layers + final) x {work.hidden_size:,} x 2 bytes of bfloat16",
+            f"{work.num_states} states x {work.hidden_size:,} x 2 bytes of bfloat16",
         )
         yield Fact("store grows by", words(work.store_bytes), self._store_formula())
         yield Fact(

@@ -42,7 +42,7 @@ class StoredSample:
     """One sample; of a file it is memory-mapped, and nothing is read before it is used.
 
     ``input_ids`` int64 [T], ``loss_mask`` uint8 [T], ``hidden_states`` bf16 [T, L, H] with
-    boundaries ascending and the final state last.
+    boundaries ascending and the final state last, where it is stored.
     """
 
     entry: Entry
@@ -66,6 +66,11 @@ class StoredSample:
     @property
     def final(self) -> "torch.Tensor":
         """The state after the model's last norm, bf16 [T, H]."""
+        if self.hidden_states.shape[1] == len(self.boundaries):
+            raise StoreError(
+                "the final state is not stored",
+                fix="extract again with store_final = True, or read a boundary",
+            )
         return self.hidden_states[:, -1]
 
 

@@ -59,17 +59,19 @@ def put_dump(
     input_ids: np.ndarray,
     states: torch.Tensor,
     boundaries: Sequence[int] = BOUNDARIES,
+    witness: float = 0.0025,
     **meta: Any,
 ) -> None:
-    """Publish given states bf16 [T, L, H] as a dump."""
+    """Publish given states bf16 [T, L, H] as a dump; NaN for one that no layer testified to."""
     root.mkdir(parents=True, exist_ok=True)
     tokens, count, hidden = states.shape
     file = DumpFile(root, name, (tokens, count, hidden))
-    aux = states[:, :-1].reshape(tokens, (count - 1) * hidden)
-    file.append(torch.from_numpy(input_ids.astype(np.int64)), aux, states[:, -1])
+    file.append(torch.from_numpy(input_ids.astype(np.int64)), list(states.unbind(1)))
+    file.witnessed(min(tokens, 4), np.full(count, witness))
     facts = {
         "rid": name,
         "boundaries": list(boundaries),
+        "stores_final": states.shape[1] > len(boundaries),
         "pid": 1,
         "plugin_version": "1.0.0",
         "sglang_version": "0.5.23",

@@ -118,6 +118,7 @@ class ExportReport:
     boundaries: tuple[int, ...]
     bridge: str
     coverage: float | None
+    witness: str
 
     def facts(self) -> dict[str, str]:
         """For a table."""
@@ -128,6 +129,7 @@ class ExportReport:
             "size": f"{self.size_bytes / 1e6:,.1f} MB",
             "aux boundaries": ", ".join(map(str, self.boundaries)),
             "final state": self.bridge,
+            "states": self.witness,
             "draft vocabulary": whole,
         }
 
@@ -161,7 +163,7 @@ def export_store(
     out.mkdir(parents=True, exist_ok=True)
     with Lock(out / ".export.lock", f"the export {out}"):
         kind = _kind(store.manifest, trainer, bridge)
-        _write_or_check_kind(out, kind)
+        _write_or_check_kind(out, kind, store.manifest.witness_sentence())
         work = _Work(store, out, trainer, bridge, _linkable(link_from, out, kind))
         made = work.run(workers, on_row)
         counts = dict(sorted(count_tokens(store.tokens()).items()))
@@ -183,6 +185,7 @@ def export_store(
         bridge=f"{bridge.wanted}-norm"
         + (" as stored" if bridge.norm is None else f", from the stored {bridge.stored}-norm"),
         coverage=vocabulary.coverage if vocabulary else None,
+        witness=store.manifest.witness_sentence(),
     )
 
 
@@ -199,6 +202,11 @@ def make_bridge(manifest: Manifest, trainer: TrainerFormat, model_path: Path) ->
             expected=manifest.model_config_hash,
             got=model.config_hash,
             fix="give the folder that the server served",
+        )
+    if not manifest.stores_final:
+        raise ExportError(
+            f"{trainer.name} reads the last state, and the store has no final state",
+            fix="extract with store_final = True",
         )
     trainer.check(manifest, model.model_type)
     stored: Side = "pre" if manifest.final_norm == "pre" else "post"
@@ -325,11 +333,19 @@ def _kind(manifest: Manifest, trainer: TrainerFormat, bridge: Bridge) -> dict[st
 
 def _read_kind(out: Path) -> dict[str, Any] | None:
     path = out / "export.json"
-    return dict(json.loads(path.read_text())) if path.is_file() else None
+    if not path.is_file():
+        return None
+    found = dict(json.loads(path.read_text()))
+    found.pop("states", None)
+    return found
 
 
-def _write_or_check_kind(out: Path, kind: dict[str, Any]) -> None:
-    """Raises :class:`ExportError` when the folder holds another export, or somebody's files."""
+def _write_or_check_kind(out: Path, kind: dict[str, Any], witness: str) -> None:
+    """Raises :class:`ExportError` when the folder holds another export, or somebody's files.
+
+    Args:
+        witness: a sentence beside the kind; exports made before it have none.
+    """
     found = _read_kind(out)
     if found is None:
         strangers = sorted(path.name for path in out.iterdir() if path.name != ".export.lock")
@@ -339,7 +355,8 @@ def _write_or_check_kind(out: Path, kind: dict[str, Any]) -> None:
                 found=strangers[:5],
                 fix="name a new folder",
             )
-        write_atomically(out / "export.json", json.dumps(kind, indent=1).encode())
+        told = kind | {"states": witness}
+        write_atomically(out / "export.json", json.dumps(told, indent=1).encode())
     elif found != kind:
         differing = {k: (found.get(k), kind[k]) for k in kind if found.get(k) != kind[k]}
         raise ExportError(

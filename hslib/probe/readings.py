@@ -116,7 +116,8 @@ def compare(samples: Sequence[StoredSample], reference: Reference) -> ProbeRepor
         relative_errors(sample.hidden_states, reference.states(sample.input_ids))
         for sample in samples
     ]
-    boundaries: tuple[int | str, ...] = (*samples[0].boundaries, FINAL)
+    stores_final = samples[0].hidden_states.shape[1] > len(samples[0].boundaries)
+    boundaries: tuple[int | str, ...] = (*samples[0].boundaries, *([FINAL] * stores_final))
     return judge(
         np.stack(by_row),
         [column_name(b, reference.num_layers) for b in boundaries],
@@ -234,6 +235,9 @@ class HeadVerdict:
                 got=self.side,
                 fix="do not train on it: name the checkpoint that was served, or extract again",
             )
+
+
+NO_FINAL = HeadVerdict("either", False, "The final state is not stored.")
 
 
 def judge_head(readings: Sequence[HeadReading], vocab_size: int) -> HeadVerdict:

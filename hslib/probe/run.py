@@ -12,6 +12,7 @@ from hslib.errors import ProbeError
 from hslib.model import ModelInfo, read_model
 from hslib.norm import read_final_norm
 from hslib.probe.readings import (
+    NO_FINAL,
     HeadReading,
     HeadVerdict,
     ProbeReport,
@@ -52,8 +53,8 @@ class Probe:
         loaded = {0: "its output head alone", total: "the whole model"}
         return {
             "rows": f"{len(self.samples)} short ones",
-            "stored as": ", ".join(map(str, self.manifest.boundaries))
-            + f", final ({self.manifest.final_norm}-norm)",
+            "stored as": self.manifest.states_sentence(),
+            "states": self.manifest.witness_sentence(),
             "reference": f"{self.model.architecture}, {total} layers",
             "loaded of it": loaded.get(self.num_layers, f"its first {self.num_layers} layers"),
             "a server's log probabilities": "asked for" if self.parameters.server_url else "no",
@@ -130,6 +131,8 @@ def through_head(probe: Probe) -> tuple[list[HeadReading], HeadVerdict]:
     if parameters.server_url:
         with ServerClient(parameters.server_url, parameters.api_key) as client:
             logprobs = [client.logprobs(s.input_ids.numpy()) for s in probe.samples]
+    if not probe.manifest.stores_final:
+        return [], NO_FINAL
     readings = read_through_head(
         probe.samples, head_of(model.path), read_final_norm(model.path), logprobs
     )

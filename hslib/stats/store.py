@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hslib.dump import state_label
 from hslib.stats import anomalies, tables
 from hslib.stats.coherence import Sketcher
 from hslib.stats.sample import SampleNumbers, measure_sample
@@ -74,8 +73,7 @@ def measure(
     """
     sampling = draw(store.entries, sample_limit, seed)
     tables.require_samples(store, sampling)
-    boundaries = store.manifest.boundaries
-    states = tuple(state_label(n, boundaries) for n in range(len(boundaries) + 1))
+    states = store.manifest.state_names
     sketcher = Sketcher(store.manifest.hidden_size, seed)
     nothing = np.empty(0, dtype=np.int64)
 

@@ -1,7 +1,9 @@
 """The numbers of a pass as pandas tables. A state is "boundary 31" or "final".
 
-Norms are L2 norms of one token's state. ``absmax``, ``mean_l2``, ``zero_share`` of a sample are
-what the server measured when it dumped the states; the rest is computed from the store's bytes.
+Norms are L2 norms of one token's state. ``absmax``, ``mean_l2``, ``zero_share``, ``witness`` of a
+sample are what the server measured when it dumped the states; the rest is computed from the
+store's bytes. ``witness``: the largest error between a state and what its layer read; NaN
+without one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +40,9 @@ _NUMBERS = (
     "mean_l2",
     "absmax",
     "zero_share",
+    "witness",
 )
+_TOLD = _NUMBERS[-4:]  # by the server
 
 
 def require_samples(store: Store, sampling: Sampling) -> None:
@@ -77,8 +81,8 @@ class SampleLines:
         for column, values in enumerate(measured):
             self._numbers[at, :, column] = values
         for state, layer in enumerate(entry.layers):
-            told = [layer.get(name) for name in _NUMBERS[-3:]]
-            self._numbers[at, state, -3:] = [np.nan if v is None else v for v in told]
+            told = [layer.get(name) for name in _TOLD]
+            self._numbers[at, state, -len(_TOLD) :] = [np.nan if v is None else v for v in told]
         self._indices[at], self._mask_tokens[at] = sample.index, sample.mask_tokens
         self._count += 1
 
@@ -125,6 +129,7 @@ def layers(
         "std_l2": np.sqrt(np.maximum(squares - mean**2, 0)),
         "absmax": told["absmax"].max().reindex(states).to_numpy(),
         "zero_share": _by_tokens(samples, "zero_share").reindex(states).to_numpy(),
+        "witness": told["witness"].max().reindex(states).to_numpy(),
         "non_finite": totals.non_finite,
         "cosine_to_next_state": following,
         "cosine_to_next_token": totals.adjacent_cosine / max(totals.pairs, 1),

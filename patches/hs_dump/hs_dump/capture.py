@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from hs_dump.names import Name, parse_rid
-from hs_dump.recorder import Proof, Recorder
+from hs_dump.proof import Proof
+from hs_dump.recorder import Recorder
 from hs_dump.witness import TOKENS, pick_rows
 from hs_dump.writer import Chunk, Pass, Writer
 

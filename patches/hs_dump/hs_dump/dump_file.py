@@ -20,6 +20,7 @@ import torch
 import xxhash
 
 from hs_dump.numbers import StateNumbers, bits_of
+from hs_dump.proof import finite
 
 _BLOCK_BYTES = 1 << 20
 _PAGE, _LARGE = 4096, 1 << 20
@@ -153,7 +154,7 @@ class DumpFile:
 
 def _witness(error: float) -> float | None:
     """For JSON, which has no NaN (None here: no witness) and no infinity."""
-    return None if np.isnan(error) else min(round(float(error), 6), 1e9)
+    return None if np.isnan(error) else finite(float(error))
 
 
 def write_error(root: Path, name: str, error: dict[str, Any]) -> None:

@@ -23,7 +23,9 @@ class Head(NamedTuple):
         if self.bias is not None:
             found = found + self.bias
         found = found * self.scale
-        return np.tanh(found / self.softcap) * self.softcap if self.softcap else found
+        if self.softcap:
+            found = np.tanh(found / self.softcap) * self.softcap
+        return np.asarray(found)
 
 
 def head_of(processor: Any, lm_head: Any, hidden_size: int, vocab_size: int) -> Head | str:

@@ -22,8 +22,8 @@ import torch
 
 from hs_dump import __version__, server_flags
 from hs_dump.capture import Capture, is_dumped
-from hs_dump.proof import SEAMS
-from hs_dump.recorder import Proof, Recorder
+from hs_dump.proof import SEAMS, Proof
+from hs_dump.recorder import Recorder
 from hs_dump.stack import CaptureError, find_stack, parse_boundaries
 from hs_dump.writer import Budget, Writer
 

@@ -36,7 +36,9 @@ class Norm(NamedTuple):
         normed = centred / np.sqrt(power + self.eps)[:, None]
         if self.gain is not None:
             normed *= self.gain
-        return normed if self.bias is None else normed + self.bias
+        if self.bias is not None:
+            normed += self.bias
+        return np.asarray(normed)
 
     def __str__(self) -> str:
         return f"{self.name} ({'RMSNorm' if self.kind == 'rms' else 'LayerNorm'}, {self.form})"

@@ -1,21 +1,24 @@
 """Which captured tensor is the state that enters a layer: the layer itself says so.
 
 A pre-norm layer's mixer reads the layer's input norm of the residual stream that enters it. So
-a tensor is that stream if its norm, recomputed, is what the mixer read. Pure functions of
-values; nothing here touches a model.
+a tensor is that stream if its norm, recomputed, is what the mixer read. The final norm and the
+head say the same of the last two states. Pure functions of values; nothing here touches a model.
 
 Measured with SGLang 0.5.23 on tiny and trained models: right states are at 0.0016 to 0.004 of
 what was read (bf16 rounds by up to 0.0039), right states through the wrong kind of norm at
 0.05 and more, wrong states at 0.2 and more.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from hs_dump.head import Head
 from hs_dump.norms import Norm
 
+FINAL = "final"
 # bf16: five times the largest error of a right token, a tenth of the smallest of a wrong state.
 TOLERANCE = 0.02
 # A mixer whose input a fused norm has quantised: e4m3 has 3 bits of mantissa, which rounds by
@@ -56,8 +59,52 @@ class Refusal(NamedTuple):
     errors: dict[str, float]  # the best that each seam came to
 
 
+class FinalChoice(NamedTuple):
+    """How the final state is taken, and what witnesses it."""
+
+    norm_name: str  # the final norm's, "" when the head's input is taken
+    norm: Norm | None  # recomputed from the stream that enters it
+    scale: float  # the head reads the state times this
+    head: Head | None
+    errors: dict[str, float]  # "norm", "head"
+    reason: str = ""  # why it is not witnessed; "" when it is
+
+    @property
+    def error(self) -> float:
+        return max(self.errors.values(), default=np.inf)
+
+
+@dataclass
+class Proof:
+    """What the first pass decided. ``final`` None: nothing of it is stored or needed."""
+
+    stores_final: bool
+    final: FinalChoice | None = None
+    layers: dict[int, Choice | Refusal] = field(default_factory=dict)  # by boundary
+
+    def unwitnessed(self) -> dict[str, str]:
+        """Reasons, by ``"boundary 3"`` or ``"final"``."""
+        layers = {b: c.reason for b, c in self.layers.items() if isinstance(c, Refusal)}
+        found = {label(b): reason for b, reason in layers.items()}
+        if self.stores_final and self.final is not None and self.final.reason:
+            found[FINAL] = self.final.reason
+        return found
+
+    def describe(self) -> list[dict[str, Any]]:
+        """For plugin.json: per stored state its seam, its witness and the errors."""
+        told = [_told(label(boundary), choice) for boundary, choice in self.layers.items()]
+        if self.stores_final and self.final is not None:
+            told.append(_told_final(self.final))
+        return told
+
+
+def label(place: Any) -> str:
+    """``"boundary 3"`` or ``"final"``."""
+    return FINAL if place == FINAL else f"boundary {place}"
+
+
 def token_errors(states: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """``|states - wanted| / |wanted|`` for each token, of float32 ``[S, H]``; inf where not finite."""
+    """``|states - wanted| / |wanted|`` for each token of float32 ``[S, H]``; inf if not finite."""
     difference = states - wanted
     size = np.sqrt(np.einsum("sh,sh->s", wanted, wanted))
     error = np.sqrt(np.einsum("sh,sh->s", difference, difference)) / np.maximum(size, 1e-30)
@@ -66,8 +113,8 @@ def token_errors(states: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 def choose(
     candidates: Mapping[str, np.ndarray],
-    reads: Iterable[Read],
-    norms: Iterable[Norm],
+    reads: Sequence[Read],
+    norms: Sequence[Norm],
     seams: Iterable[str] = SEAMS,
 ) -> Choice | Refusal:
     """Find the seam whose state, through one of the layer's norms, is what one of its modules read.
@@ -77,11 +124,10 @@ def choose(
         reads: in the order in which the modules ran.
         seams: those that may be taken, in order of preference.
     """
-    seams, norms, reads = list(seams), list(norms), list(reads)
     missing = _what_is_missing(candidates, norms, reads)
     if missing:
         return Refusal(missing, {})
-    best: tuple[float, Read, Norm, dict[str, float]] | None = None
+    tried = []
     for read in reads:
         for norm in norms:
             errors = {
@@ -89,19 +135,16 @@ def choose(
                 for seam in seams
                 if seam in candidates
             }
-            least = min(errors.values(), default=np.inf)
-            if best is None or least < best[0]:
-                best = (least, read, norm, errors)
-    assert best is not None
-    _, read, norm, errors = best
-    for seam in seams:
-        if errors.get(seam, np.inf) <= read.tolerance:
-            return Choice(seam, read.reader, norm, errors[seam], read.tolerance, errors)
-    return Refusal(_why(candidates, reads, read, norm, errors), errors)
+            tried.append((min(errors.values(), default=np.inf), read, norm, errors))
+    least, read, norm, errors = min(tried, key=lambda one: one[0])
+    if least > read.tolerance:
+        return Refusal(_why(candidates, reads, read, norm, errors), errors)
+    seam = next(seam for seam in errors if errors[seam] <= read.tolerance)
+    return Choice(seam, read.reader, norm, errors[seam], read.tolerance, errors)
 
 
 def _what_is_missing(
-    candidates: Mapping[str, np.ndarray], norms: list[Norm], reads: list[Read]
+    candidates: Mapping[str, np.ndarray], norms: Sequence[Norm], reads: Sequence[Read]
 ) -> str:
     if not candidates:
         return (
@@ -117,7 +160,7 @@ def _what_is_missing(
 
 def _why(
     candidates: Mapping[str, np.ndarray],
-    reads: list[Read],
+    reads: Sequence[Read],
     read: Read,
     norm: Norm,
     errors: dict[str, float],
@@ -134,3 +177,99 @@ def _why(
         f"no captured state is what the layer read: through {norm}, against what {read.reader} "
         f"read, the errors are {told}; tolerance {read.tolerance:g}"
     )
+
+
+def choose_final(
+    outputs: Mapping[str, np.ndarray],
+    entrances: Mapping[str, np.ndarray],
+    read: np.ndarray | None,
+    norms: Mapping[str, Sequence[Norm]],
+    head: Head | str,
+    logits: tuple[np.ndarray, Sequence[int]] | None,
+) -> FinalChoice:
+    """Find the final norm, and hold the final state against it and against the server's logits.
+
+    Args:
+        outputs, entrances: float32 ``[S, H]`` of what each norm after the layers gave, and of the
+            stream that it was given.
+        read: what the head's processor was given.
+        norms: ways in which each of these norms may compute.
+        head: or why it can't be a witness.
+        logits: the server's, of the head's columns, and the rows that they are of.
+    """
+    if read is None:
+        why = "the head was not seen to read all rows (a sharded sequence?)"
+        return FinalChoice("", None, 1.0, None, {}, why)
+    name, scale = _final_norm(outputs, read)
+    states = outputs[name] if name else read
+    errors: dict[str, float] = {}
+    norm = None
+    if name in entrances:
+        tried = [float(token_errors(n.of(entrances[name]), states).max()) for n in norms[name]]
+        errors["norm"] = min(tried)
+        norm = norms[name][tried.index(min(tried))]
+    why = head if isinstance(head, str) else "no logits" if logits is None else ""
+    witness = None
+    if isinstance(head, Head) and logits is not None:
+        said, rows = logits
+        errors["head"] = float(token_errors(head.logits(states[list(rows)] * scale), said).max())
+        witness = head
+    wrong = {n: e for n, e in errors.items() if not e <= TOLERANCE}
+    reason = ""
+    if wrong or not errors:
+        told = ", ".join(f"{n} {e:.3g}" for n, e in wrong.items()) or why
+        reason = f"what was captured is not what the final norm and the head say: {told}"
+    return FinalChoice(name, norm, scale, witness, errors, reason)
+
+
+def _final_norm(outputs: Mapping[str, np.ndarray], read: np.ndarray) -> tuple[str, float]:
+    """The norm whose output the head reads, and by what that is scaled; ``("", 1.0)`` if none."""
+    for name, output in outputs.items():
+        scale = float((output * read).sum()) / max(float((output * output).sum()), 1e-30)
+        if token_errors(output * scale, read).max() <= TOLERANCE / 2:
+            return name, 1.0 if abs(scale - 1) < TOLERANCE / 2 else scale
+    return "", 1.0
+
+
+def choose_last(final: FinalChoice) -> Choice | Refusal:
+    """Boundary n, the stream that enters the final norm: the final state witnesses it."""
+    if final.norm is None:
+        return Refusal("the final norm was not found: nothing says what it was given", {})
+    errors = {"sum": final.errors["norm"]}
+    if final.reason:
+        return Refusal(final.reason, errors)
+    return Choice("sum", "the head", final.norm, errors["sum"], TOLERANCE, errors)
+
+
+def _told(state: str, choice: Choice | Refusal) -> dict[str, Any]:
+    errors = {seam: finite(error) for seam, error in choice.errors.items()}
+    if isinstance(choice, Refusal):
+        refused = {"seam": "", "witness": "", "reason": choice.reason}
+        return {"state": state, **refused, "errors": errors}
+    return {
+        "state": state,
+        "seam": choice.seam,
+        "witness": f"{choice.norm} as {choice.reader} read it",
+        "error": finite(choice.error),
+        "tolerance": choice.tolerance,
+        "errors": errors,
+    }
+
+
+def _told_final(final: FinalChoice) -> dict[str, Any]:
+    told = [f"{final.norm} of the stream that enters it"] if final.norm else []
+    told += ["the server's logits"] if final.head else []
+    return {
+        "state": FINAL,
+        "seam": final.norm_name or "head",
+        "witness": "" if final.reason else " and ".join(told),
+        "reason": final.reason,
+        "error": finite(final.error),
+        "tolerance": TOLERANCE,
+        "errors": {name: finite(error) for name, error in final.errors.items()},
+    }
+
+
+def finite(error: float) -> float:
+    """For JSON, which has no infinity."""
+    return round(min(float(error), 1e9), 6)

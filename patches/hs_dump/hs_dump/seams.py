@@ -7,6 +7,7 @@ layers call ``mixer.forward(...)`` directly. A wrapper does nothing but call on 
 
 import functools
 import inspect
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -52,7 +53,7 @@ class Seen:
         self.states[place, seam] = value if owned else value.clone()
 
     def read(self, place: Any, reader: str, value: Any) -> None:
-        """Remember the witnessed rows of what a module was given, a tensor or (quantised, scale)."""
+        """Remember the witnessed rows of what a module was given: a tensor, or (codes, scale)."""
         found = _readable(value, self.rows)
         if found is None or self.index is None:
             return
@@ -89,7 +90,7 @@ def _readable(value: Any, rows: int) -> tuple[torch.Tensor, torch.Tensor | None]
             widest = max(p.shape[-1] for p in value if isinstance(p, torch.Tensor) and p.ndim)
             if part.shape[1] == widest:
                 return part, None
-    for quantised, scale in zip(value, value[1:], strict=False):
+    for quantised, scale in itertools.pairwise(value):
         if (
             isinstance(quantised, torch.Tensor)
             and isinstance(scale, torch.Tensor)
@@ -135,9 +136,9 @@ class Hooks:
     def stage(self, boundary: Any, place: Any) -> None:
         """Take the state that a stage boundary's ``prepare`` completes.
 
-        An attention's stage hands it over (``capture``); another's leaves it as the batch's residual
-        stream. With tensor parallelism ``capture`` may complete a sum over all ranks: every rank
-        must pass it, in the same passes.
+        An attention's stage hands it over (``capture``); another's leaves it as the batch's
+        residual stream. With tensor parallelism ``capture`` may complete a sum over all ranks:
+        every rank must pass it, in the same passes.
         """
         from sglang.srt.layers.layer_boundary.contracts import StageKind
 

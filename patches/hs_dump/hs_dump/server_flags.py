@@ -24,8 +24,8 @@ def install(registry: Any, hook_type: Any) -> None:
     )
 
 
-def _add_needed(argv: list[str], *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return ([*argv, *(flag for flag in NEEDED if flag not in argv)], *args), kwargs
+def _add_needed(argv: list[str]) -> tuple[tuple[list[str]], dict[str, Any]]:
+    return ([*argv, *(flag for flag in NEEDED if flag not in argv)],), {}
 
 
 def _set(server_args: Any, *_args: Any, **_kwargs: Any) -> None:

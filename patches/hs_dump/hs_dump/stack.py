@@ -6,7 +6,17 @@ import torch
 
 from hs_dump.norms import is_norm, norms_within
 
-_NOT_TEXT = ("vision", "visual", "audio", "image", "video", "tower", "encoder", "talker", "code2wav")
+_NOT_TEXT = (
+    "vision",
+    "visual",
+    "audio",
+    "image",
+    "video",
+    "tower",
+    "encoder",
+    "talker",
+    "code2wav",
+)
 
 
 class CaptureError(RuntimeError):

@@ -22,10 +22,7 @@ TOKENS = 4  # of each request and pass
 
 
 def pick_rows(start: int, count: int, tokens: int, draw: random.Random) -> list[int]:
-    """Rows ``start .. start+count`` to witness, ascending: all when there are no more than ``tokens``.
-
-    ``tokens`` 0 means all.
-    """
+    """Which of ``count`` rows from ``start`` on are witnessed, ascending; ``tokens`` 0 = all."""
     if not tokens or count <= tokens:
         return list(range(start, start + count))
     drawn = draw.sample(range(start + 1, start + count - 1), tokens - 2)
@@ -36,7 +33,8 @@ class Check(NamedTuple):
     """Hold one stored state against one thing that was read.
 
     ``read`` ``[S, H]`` of the witnessed rows, or the server's logits ``[R, C]`` of ``rows``; None
-    when it was not seen in this pass. ``by``: what makes the state into what was read; None: nothing.
+    when it was not seen in this pass. ``by``: what makes the state into what was read; None if
+    that is the state itself.
     ``is_entrance``: the read goes through the norm, and the state is what comes out.
     """
 
@@ -71,7 +69,7 @@ class Testimony(NamedTuple):
         return self._replace(checks=tuple(checks))
 
     def errors(self, states: Sequence[np.ndarray]) -> np.ndarray:
-        """The error of each witnessed row and state, float64 ``[S, L]``; NaN where there is no witness.
+        """The error of each witnessed row and state, float64 ``[S, L]``; NaN without a witness.
 
         Args:
             states: float32 ``[S, H]`` of each stored state, the rows as they are stored.
@@ -99,8 +97,9 @@ def _error(check: Check, state: np.ndarray) -> np.ndarray:
 
 def dequantised(value: torch.Tensor, scale: torch.Tensor | None) -> np.ndarray:
     """float32 rows of what a module read; a scale is one, one per token, or one per group."""
-    rows = values_of(value.cpu())
+    rows: np.ndarray = values_of(value.cpu())
     if scale is None:
         return rows
     wide = values_of(scale.cpu()).reshape(1, 1) if scale.numel() == 1 else values_of(scale.cpu())
-    return rows * np.repeat(wide, rows.shape[1] // wide.shape[-1], axis=-1)
+    rows *= np.repeat(wide, rows.shape[1] // wide.shape[-1], axis=-1)
+    return rows
