@@ -123,21 +123,46 @@ _FAMILIES = {
         "Llama4TextConfig",
         {
             **_HEAD,
-            "num_local_experts": 4,
-            "num_experts_per_tok": 1,  # several are refused by SGLang's own router
+            "num_local_experts": 1,  # Llama-4 chooses one, so that all are chosen
+            "num_experts_per_tok": 1,
             "intermediate_size": 64,
             "intermediate_size_mlp": 128,
             "interleave_moe_layer_step": 2,
             "attn_temperature_tuning": True,
             "floor_scale": 32,
         },
+        # SGLang loads experts as transformers names them through the vision model's class only
+        {"architectures": ["Llama4ForConditionalGeneration"]},
     ),
     "minimax_m2": _Family(
         "MiniMaxM2Config",
-        {**_HEAD, **_LOCAL_EXPERTS, "intermediate_size": 64},
-        {"scoring_func": "sigmoid", "rotary_dim": 8},
+        {**_HEAD, **_LOCAL_EXPERTS, "intermediate_size": 64, "rotary_dim": 8},
+        {
+            "scoring_func": "sigmoid",
+            "use_qk_norm": True,
+            "qk_norm_type": "per_layer",
+            "use_routing_bias": True,
+            "rotary_dim": 8,
+        },
     ),
-    "gemma4": _Family("Gemma4TextConfig", {**_GEMMA, "layer_types": _WINDOWS}),
+    "gemma4": _Family(
+        "Gemma4TextConfig",
+        {
+            **_GEMMA,
+            "layer_types": _WINDOWS,
+            "global_head_dim": 32,
+            "hidden_size_per_layer_input": 16,
+            "vocab_size_per_layer_input": VOCAB_SIZE,
+        },
+        {  # SGLang's head_dim is the full layers', transformers' the sliding ones'
+            "head_dim": 32,
+            "swa_head_dim": 16,
+            "swa_v_head_dim": 16,
+            "swa_num_key_value_heads": 2,
+            "per_layer_config": {str(i): {"head_dim": 16} for i in (0, 1, 3, 4)},
+            "allow_global_per_layer_attribute_access": True,
+        },
+    ),
     "qwen3_next": _Family(
         "Qwen3NextConfig",
         {**_HEAD, **_MOE, **_DELTA_NET, "shared_expert_intermediate_size": 64},
@@ -151,7 +176,12 @@ _FAMILIES = {
     "olmo2": _Family("Olmo2Config"),
     "gemma2": _Family(
         "Gemma2Config",
-        {**_GEMMA, "layer_types": ["sliding_attention", "full_attention"] * 3},
+        {
+            **_GEMMA,
+            "layer_types": ["sliding_attention", "full_attention"] * 3,
+            "attn_logit_softcapping": 1.0,  # low, so that it matters
+        },
+        {"hidden_act": "gelu_pytorch_tanh"},
     ),
     "cohere": _Family("CohereConfig", {"tie_word_embeddings": True, "logit_scale": 0.5}),
     "granitemoe": _Family("GraniteMoeConfig", {**_GRANITE, **_LOCAL_EXPERTS}),
