@@ -84,6 +84,8 @@ _DELTA_NET = {  # Qwen's gated delta net; every third layer is attention
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
 }
+_LESS_DELTA_NET = {"linear_attn.out_proj": 0.25}  # random ones amplify rounding
+_MAMBA_PATTERN = "M-*M*-"  # Mamba, MLP, attention
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class _Family:
     config: str
     values: dict[str, Any] = field(default_factory=dict)
     for_sglang: dict[str, Any] = field(default_factory=dict)
+    scales: dict[str, float] = field(default_factory=dict)  # of weights whose names contain these
 
 
 _FAMILIES = {
@@ -162,11 +165,68 @@ _FAMILIES = {
             "per_layer_config": {str(i): {"head_dim": 16} for i in (0, 1, 3, 4)},
             "allow_global_per_layer_attribute_access": True,
         },
+        {"q_norm": 0.1},  # scores are not scaled: an attention this sharp would amplify rounding
     ),
     "qwen3_next": _Family(
         "Qwen3NextConfig",
         {**_HEAD, **_MOE, **_DELTA_NET, "shared_expert_intermediate_size": 64},
         {"full_attention_interval": 3},
+        _LESS_DELTA_NET,
+    ),
+    "qwen3_5": _Family(
+        "Qwen3_5TextConfig",
+        {**_HEAD, **_DELTA_NET},
+        {"full_attention_interval": 3},
+        _LESS_DELTA_NET,
+    ),
+    "nemotron_h": _Family(
+        "NemotronHConfig",
+        {
+            **_HEAD,
+            "num_hidden_layers": None,
+            "hybrid_override_pattern": _MAMBA_PATTERN,
+            "mlp_bias": True,
+            "ssm_state_size": 16,
+            "mamba_num_heads": 8,
+            "mamba_head_dim": 16,
+            "n_groups": 2,
+            "chunk_size": 32,
+        },
+        {
+            "num_hidden_layers": NUM_LAYERS,
+            "layers_block_type": None,
+            "hybrid_override_pattern": _MAMBA_PATTERN,
+            "mamba_n_groups": 2,
+            "mamba_chunk_size": 32,
+        },
+    ),
+    "lfm2": _Family(
+        "Lfm2Config",
+        {
+            "layer_types": ["conv", "conv", "full_attention"] * 2,
+            "block_auto_adjust_ff_dim": False,
+            "tie_word_embeddings": True,
+            "conv_bias": True,
+        },
+        {"conv_L_cache": 3},
+    ),
+    "falcon_h1": _Family(
+        "FalconH1Config",
+        {
+            **_HEAD,
+            "mamba_d_ssm": 128,
+            "mamba_n_heads": 8,
+            "mamba_d_head": 16,
+            "mamba_n_groups": 1,
+            "mamba_d_state": 16,
+            "mamba_chunk_size": 32,
+            "mamba_rms_norm": True,
+            "key_multiplier": 0.5,
+            "attention_out_multiplier": 0.7,
+            "ssm_out_multiplier": 0.6,
+            "embedding_multiplier": 2.0,
+            "lm_head_multiplier": 0.5,
+        },
     ),
     "glm4_moe": _Family(
         "Glm4MoeConfig", {**_HEAD, **_ROUTED_EXPERTS, "use_qk_norm": True, "attention_bias": True}
@@ -204,6 +264,7 @@ def build(family: str, folder: Path, **overrides: Any) -> Path:
     config = getattr(transformers, parts.config)(**{**_COMMON, **parts.values, **overrides})
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     _randomise_vectors(model)
+    _scale(model, parts.scales)
     model.save_pretrained(folder)
     _add_to_config(folder, parts.for_sglang)
     return folder
@@ -218,6 +279,16 @@ def _randomise_vectors(model: Any) -> None:
             vector = parameter.dim() == 1 or name.endswith("bias")
             if vector and (torch.all(parameter == 0) or torch.all(parameter == 1)):
                 parameter.add_(torch.empty_like(parameter).uniform_(-0.5, 0.5))
+
+
+def _scale(model: Any, scales: dict[str, float]) -> None:
+    import torch
+
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            for part, factor in scales.items():
+                if part in name:
+                    parameter.mul_(factor)
 
 
 def _add_to_config(folder: Path, values: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from unittest import mock
 
 _MODELS = "sglang.srt.models"
 _LAYERS = "sglang.srt.layers"
+_OPS = "sglang.kernels.ops"
 
 
 def register() -> None:
@@ -22,26 +23,40 @@ def register() -> None:
     spec = importlib.util.find_spec("sgl_kernel")
     if spec is None or not spec.origin or "cpu_kernels" not in spec.origin:
         return
+    from sglang.srt.layers.attention.mamba import mamba as mixer
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    around = {
+    # on a CPU SGLang's Mamba mixer leaves these names undefined
+    mixer.causal_conv1d_fn = mixer.causal_conv1d_fn_triton = _convolve
+    for target, hook in _wrapped().items():
+        HookRegistry.register(target, hook, HookType.AROUND)
+    for target, hook in _replaced().items():
+        HookRegistry.register(target, hook, HookType.REPLACE)
+
+
+def _wrapped() -> dict[str, Any]:
+    return {
         "torch.get_device_module": _cpu_module,
         f"{_LAYERS}.attention.torch_native_backend.TorchNativeAttnBackend.forward_extend": _attend,
         f"{_LAYERS}.moe.fused_moe_native.moe_forward_native": _weigh_inputs,
         f"{_MODELS}.llama4.Llama4Attention.forward": _rotate_in_place,
     }
-    replaced = {
-        f"{_MODELS}.deepseek_common.attention_backend_handler"
-        ".AttentionBackendRegistry.get_handler": _absorbed_mla,
-        "sglang.kernels.ops.elementwise.elementwise._launch_fused_gate_sigmoid_mul": _gate,
-        "sglang.kernels.ops.attention.fla.fused_norm_gate.rms_norm_gated": _gated_norm,
+
+
+def _replaced() -> dict[str, Any]:
+    from sgl_kernel.mamba import mamba_chunk_scan_combined
+
+    handlers = f"{_MODELS}.deepseek_common.attention_backend_handler.AttentionBackendRegistry"
+    return {
+        f"{handlers}.get_handler": _absorbed_mla,
+        f"{_OPS}.elementwise.elementwise._launch_fused_gate_sigmoid_mul": _gate,
+        f"{_OPS}.attention.fla.fused_norm_gate.rms_norm_gated": _gated_norm,
+        f"{_OPS}.attention.fla.layernorm_gated.rms_norm_gated": _norm_then_gate,
+        f"{_OPS}.mamba.triton_ops.mamba_chunk_scan_combined": mamba_chunk_scan_combined,
+        f"{_LAYERS}.attention.mamba.causal_conv1d.causal_conv1d_fn": _convolve,
         f"{_MODELS}.minimax_m2.rms_sumsq_serial": _sums_of_squares,
         f"{_MODELS}.minimax_m2.rms_apply_serial": _scaled_by_sums,
     }
-    for target, hook in around.items():
-        HookRegistry.register(target, hook, HookType.AROUND)
-    for target, hook in replaced.items():
-        HookRegistry.register(target, hook, HookType.REPLACE)
 
 
 def _absorbed_mla(_registry: Any, _backend_name: str) -> Any:
@@ -155,6 +170,22 @@ def _gated_norm(
     gate = gate.float()
     scale = gate.sigmoid() if activation == "sigmoid" else torch.nn.functional.silu(gate)
     return (normed * scale).to(x.dtype)
+
+
+def _norm_then_gate(
+    *, x: Any, weight: Any, bias: Any, z: Any, eps: float, activation: str = "swish", **how: Any
+) -> Any:
+    """The same in Qwen3.5: ``rms_norm_gated`` of ``fla/layernorm_gated.py``."""
+    if z is None or how["group_size"] or not (how["norm_before_gate"] and how["is_rms_norm"]):
+        raise NotImplementedError(f"no stand-in for a gated norm with {how}")
+    return _gated_norm(x, z, weight, bias, activation, eps=eps)
+
+
+def _convolve(*args: Any, **kwargs: Any) -> Any:
+    """The causal convolution of Mamba and LFM2."""
+    from sgl_kernel.mamba import causal_conv1d_fn_cpu
+
+    return causal_conv1d_fn_cpu(*args, **kwargs)
 
 
 def _sums_of_squares(x1: Any, x2: Any) -> Any:

@@ -7,8 +7,6 @@ folder before site-packages on a *server's* PYTHONPATH, never on your own.
 
 from typing import Any
 
-import torch
-
 
 class MissingKernel:
     """A kernel that exists by name only; calling it says which one is missing."""
@@ -32,24 +30,6 @@ def __getattr__(name: str) -> Any:
     return MissingKernel(f"{__name__}.{name}")
 
 
-def _install_ops() -> None:
-    """Give ``torch.ops.sgl_kernel`` what SGLang's modules read from it while they load.
+from .ops import install  # noqa: E402 - it needs MissingKernel
 
-    Only those: of others SGLang asks whether they exist.
-    """
-    from .mamba import fused_gdn_gating_cpu
-
-    decoding_or_amx = (
-        "fused_moe_router_cpu",
-        "fused_qk_gemma_rmsnorm_cpu",
-        "fused_qk_gemma_rmsnorm_with_gate_cpu",
-        "fused_qkvzba_split_reshape_cat_contiguous_cpu",
-        "fused_sigmoid_gating_delta_rule_update_cpu",
-        "fused_sigmoid_mul_cpu",
-    )
-    for name in decoding_or_amx:
-        setattr(torch.ops.sgl_kernel, name, MissingKernel(f"torch.ops.sgl_kernel.{name}"))
-    torch.ops.sgl_kernel.fused_gdn_gating_cpu = fused_gdn_gating_cpu
-
-
-_install_ops()
+install()
