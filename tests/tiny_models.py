@@ -1,12 +1,14 @@
-"""Random models of the families that the plugin supports, a few hundred kB each.
+"""Random models of the families that the plugin is proven on, a few hundred kB each.
 
 Weights are large enough that every layer changes the residual stream clearly: neighbouring
-boundaries must be far apart, or a test could not tell them from each other. Every expert is
-chosen for every token: two bf16 implementations may decide a routing tie differently, which
-would drown the small errors that the tests look for.
+boundaries must be far apart, or a test could not tell them from each other. Norms and biases
+are random too: a norm of the wrong kind, or one that was never loaded, must show. Every expert
+is chosen for every token where the family allows it: two bf16 implementations may decide a
+routing tie differently, which would drown the small errors that the tests look for.
 """
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ _COMMON: dict[str, Any] = {
     "hidden_size": 64,
     "num_hidden_layers": NUM_LAYERS,
     "num_attention_heads": 4,
+    "num_key_value_heads": 2,
     "intermediate_size": 128,
     "max_position_embeddings": 2048,
     "initializer_range": 0.08,
@@ -26,6 +29,7 @@ _COMMON: dict[str, Any] = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
+_HEAD = {"head_dim": 16}
 _MOE: dict[str, Any] = {
     "num_experts": 4,
     "num_experts_per_tok": 4,  # of 4
@@ -33,12 +37,8 @@ _MOE: dict[str, Any] = {
     "norm_topk_prob": True,
     "decoder_sparse_step": 1,
 }
-_DEEPSEEK: dict[str, Any] = {
-    "q_lora_rank": 32,
-    "kv_lora_rank": 32,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 16,
-    "v_head_dim": 16,
+_LOCAL_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 4}
+_ROUTED_EXPERTS = {
     "n_routed_experts": 4,
     "n_shared_experts": 1,
     "num_experts_per_tok": 4,  # of 4
@@ -47,6 +47,14 @@ _DEEPSEEK: dict[str, Any] = {
     "n_group": 1,
     "topk_group": 1,
     "norm_topk_prob": True,
+}
+_DEEPSEEK: dict[str, Any] = {
+    **_ROUTED_EXPERTS,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 16,
     "routed_scaling_factor": 1.0,
     "num_key_value_heads": 4,
     "rope_theta": 10000.0,
@@ -60,6 +68,186 @@ _YARN = {
     "mscale": 1.0,
     "mscale_all_dim": 1.0,
 }
+_WINDOWS = ["sliding_attention", "sliding_attention", "full_attention"] * 2
+_GEMMA = {**_HEAD, "tie_word_embeddings": True, "query_pre_attn_scalar": 16, "sliding_window": 24}
+_GRANITE = {  # none of them 1: one that is left out must show
+    "embedding_multiplier": 4.0,
+    "residual_multiplier": 0.5,
+    "attention_multiplier": 0.2,
+    "logits_scaling": 2.0,
+}
+_DELTA_NET = {  # Qwen's gated delta net; every third layer is attention
+    "layer_types": ["linear_attention", "linear_attention", "full_attention"] * 2,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+_LESS_DELTA_NET = {"linear_attn.out_proj": 0.25}  # random ones amplify rounding
+_MAMBA_PATTERN = "M-*M*-"  # Mamba, MLP, attention
+
+
+@dataclass(frozen=True)
+class _Family:
+    """A transformers config, and the keys that SGLang reads and transformers does not write."""
+
+    config: str
+    values: dict[str, Any] = field(default_factory=dict)
+    for_sglang: dict[str, Any] = field(default_factory=dict)
+    scales: dict[str, float] = field(default_factory=dict)  # of weights whose names contain these
+
+
+_FAMILIES = {
+    "llama": _Family("LlamaConfig", _HEAD),
+    "qwen2": _Family("Qwen2Config"),
+    "qwen3": _Family("Qwen3Config", _HEAD),
+    "qwen3_moe": _Family("Qwen3MoeConfig", {**_HEAD, **_MOE}),
+    "deepseek_v3": _Family(
+        "DeepseekV3Config",
+        {**_DEEPSEEK, "rope_scaling": _YARN},
+        {
+            "moe_layer_freq": 1,
+            "topk_method": "noaux_tc",
+            "scoring_func": "sigmoid",
+            "rope_scaling": _YARN,
+            "rope_theta": 10000.0,
+        },
+    ),
+    "gemma3": _Family("Gemma3TextConfig", {**_GEMMA, "layer_types": _WINDOWS}),
+    "granite": _Family("GraniteConfig", _GRANITE),
+    "glm4": _Family("Glm4Config", {**_HEAD, "rms_norm_eps": 1e-5}),
+    "gpt_oss": _Family(
+        "GptOssConfig",
+        {**_HEAD, **_LOCAL_EXPERTS, "intermediate_size": 64, "sliding_window": 24},
+    ),
+    "qwen2_moe": _Family("Qwen2MoeConfig", {**_MOE, "shared_expert_intermediate_size": 64}),
+    "llama4": _Family(
+        "Llama4TextConfig",
+        {
+            **_HEAD,
+            "num_local_experts": 1,  # Llama-4 chooses one, so that all are chosen
+            "num_experts_per_tok": 1,
+            "intermediate_size": 64,
+            "intermediate_size_mlp": 128,
+            "interleave_moe_layer_step": 2,
+            "attn_temperature_tuning": True,
+            "floor_scale": 32,
+        },
+        # SGLang loads experts as transformers names them through the vision model's class only
+        {"architectures": ["Llama4ForConditionalGeneration"]},
+    ),
+    "minimax_m2": _Family(
+        "MiniMaxM2Config",
+        {**_HEAD, **_LOCAL_EXPERTS, "intermediate_size": 64, "rotary_dim": 8},
+        {
+            "scoring_func": "sigmoid",
+            "use_qk_norm": True,
+            "qk_norm_type": "per_layer",
+            "use_routing_bias": True,
+            "rotary_dim": 8,
+        },
+    ),
+    "gemma4": _Family(
+        "Gemma4TextConfig",
+        {
+            **_GEMMA,
+            "layer_types": _WINDOWS,
+            "global_head_dim": 32,
+            "hidden_size_per_layer_input": 16,
+            "vocab_size_per_layer_input": VOCAB_SIZE,
+        },
+        {  # SGLang's head_dim is the full layers', transformers' the sliding ones'
+            "head_dim": 32,
+            "swa_head_dim": 16,
+            "swa_v_head_dim": 16,
+            "swa_num_key_value_heads": 2,
+            "per_layer_config": {str(i): {"head_dim": 16} for i in (0, 1, 3, 4)},
+            "allow_global_per_layer_attribute_access": True,
+        },
+        {"q_norm": 0.1},  # scores are not scaled: an attention this sharp would amplify rounding
+    ),
+    "qwen3_next": _Family(
+        "Qwen3NextConfig",
+        {**_HEAD, **_MOE, **_DELTA_NET, "shared_expert_intermediate_size": 64},
+        {"full_attention_interval": 3},
+        _LESS_DELTA_NET,
+    ),
+    "qwen3_5": _Family(
+        "Qwen3_5TextConfig",
+        {**_HEAD, **_DELTA_NET},
+        {"full_attention_interval": 3},
+        _LESS_DELTA_NET,
+    ),
+    "nemotron_h": _Family(
+        "NemotronHConfig",
+        {
+            **_HEAD,
+            "num_hidden_layers": None,
+            "hybrid_override_pattern": _MAMBA_PATTERN,
+            "mlp_bias": True,
+            "ssm_state_size": 16,
+            "mamba_num_heads": 8,
+            "mamba_head_dim": 16,
+            "n_groups": 2,
+            "chunk_size": 32,
+        },
+        {
+            "num_hidden_layers": NUM_LAYERS,
+            "layers_block_type": None,
+            "hybrid_override_pattern": _MAMBA_PATTERN,
+            "mamba_n_groups": 2,
+            "mamba_chunk_size": 32,
+        },
+    ),
+    "lfm2": _Family(
+        "Lfm2Config",
+        {
+            "layer_types": ["conv", "conv", "full_attention"] * 2,
+            "block_auto_adjust_ff_dim": False,
+            "tie_word_embeddings": True,
+            "conv_bias": True,
+        },
+        {"conv_L_cache": 3},
+    ),
+    "falcon_h1": _Family(
+        "FalconH1Config",
+        {
+            **_HEAD,
+            "mamba_d_ssm": 128,
+            "mamba_n_heads": 8,
+            "mamba_d_head": 16,
+            "mamba_n_groups": 1,
+            "mamba_d_state": 16,
+            "mamba_chunk_size": 32,
+            "mamba_rms_norm": True,
+            "key_multiplier": 0.5,
+            "attention_out_multiplier": 0.7,
+            "ssm_out_multiplier": 0.6,
+            "embedding_multiplier": 2.0,
+            "lm_head_multiplier": 0.5,
+        },
+    ),
+    "glm4_moe": _Family(
+        "Glm4MoeConfig", {**_HEAD, **_ROUTED_EXPERTS, "use_qk_norm": True, "attention_bias": True}
+    ),
+    "phi3": _Family("Phi3Config"),
+    "mistral": _Family("MistralConfig", {**_HEAD, "sliding_window": None}),
+    "olmo2": _Family("Olmo2Config"),
+    "gemma2": _Family(
+        "Gemma2Config",
+        {
+            **_GEMMA,
+            "layer_types": ["sliding_attention", "full_attention"] * 3,
+            "attn_logit_softcapping": 1.0,  # low, so that it matters
+        },
+        {"hidden_act": "gelu_pytorch_tanh"},
+    ),
+    "cohere": _Family("CohereConfig", {"tie_word_embeddings": True, "logit_scale": 0.5}),
+    "granitemoe": _Family("GraniteMoeConfig", {**_GRANITE, **_LOCAL_EXPERTS}),
+    "starcoder2": _Family("Starcoder2Config"),
+    "mixtral": _Family("MixtralConfig", {**_HEAD, **_LOCAL_EXPERTS}),
+}
 
 FAMILIES = ("llama", "qwen3", "qwen3_moe", "deepseek_v3")
 
@@ -69,36 +257,41 @@ def build(family: str, folder: Path, **overrides: Any) -> Path:
     import torch
     import transformers
 
+    if family not in _FAMILIES:
+        raise ValueError(f"no tiny model of family {family!r}")
+    parts = _FAMILIES[family]
     torch.manual_seed(7)
-    config = _config(family, overrides)
+    config = getattr(transformers, parts.config)(**{**_COMMON, **parts.values, **overrides})
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    _randomise_vectors(model)
+    _scale(model, parts.scales)
     model.save_pretrained(folder)
-    if family == "deepseek_v3":
-        _finish_deepseek(folder)
+    _add_to_config(folder, parts.for_sglang)
     return folder
 
 
-def _config(family: str, overrides: dict[str, Any]) -> Any:
-    import transformers
+def _randomise_vectors(model: Any) -> None:
+    """Norm weights lie around what they were initialised to, 1 or 0; biases around 0."""
+    import torch
 
-    kv_heads = {"num_key_value_heads": 2, "head_dim": 16}
-    if family == "llama":
-        return transformers.LlamaConfig(**{**_COMMON, **kv_heads, **overrides})
-    if family == "qwen3":
-        return transformers.Qwen3Config(**{**_COMMON, **kv_heads, **overrides})
-    if family == "qwen3_moe":
-        return transformers.Qwen3MoeConfig(**{**_COMMON, **kv_heads, **_MOE, **overrides})
-    if family == "deepseek_v3":
-        merged = {**_COMMON, **_DEEPSEEK, "rope_scaling": dict(_YARN), **overrides}
-        return transformers.DeepseekV3Config(**merged)
-    raise ValueError(f"no tiny model of family {family!r}")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            vector = parameter.dim() == 1 or name.endswith("bias")
+            if vector and (torch.all(parameter == 0) or torch.all(parameter == 1)):
+                parameter.add_(torch.empty_like(parameter).uniform_(-0.5, 0.5))
 
 
-def _finish_deepseek(folder: Path) -> None:
-    """Add the keys that SGLang reads and transformers does not write."""
+def _scale(model: Any, scales: dict[str, float]) -> None:
+    import torch
+
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            for part, factor in scales.items():
+                if part in name:
+                    parameter.mul_(factor)
+
+
+def _add_to_config(folder: Path, values: dict[str, Any]) -> None:
     path = folder / "config.json"
     config = json.loads(path.read_text())
-    config.update(moe_layer_freq=1, topk_method="noaux_tc", scoring_func="sigmoid")
-    config.setdefault("rope_scaling", dict(_YARN))
-    config.setdefault("rope_theta", 10000.0)
-    path.write_text(json.dumps(config, indent=1))
+    path.write_text(json.dumps({**config, **values}, indent=1))

@@ -1,7 +1,7 @@
 """Stand-in for ``sgl_kernel`` on hosts without CUDA: importable, and honest when called.
 
 PyPI's ``sgl_kernel`` is a CUDA build whose import fails without ``libcuda.so.1``. On CPUs
-SGLang's layers fall back to torch, so the names need to exist but not to work. Put this
+SGLang's layers fall back to torch, so most names need to exist but not to work. Put this
 folder before site-packages on a *server's* PYTHONPATH, never on your own.
 """
 
@@ -28,3 +28,8 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
     return MissingKernel(f"{__name__}.{name}")
+
+
+from .ops import install  # noqa: E402 - it needs MissingKernel
+
+install()
