@@ -1,22 +1,25 @@
-"""The plugin's parts without a server: names, chunks, boundaries, budget, failures."""
+"""The plugin's parts without a server: names, chunks, budget, failures."""
 
 import json
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from hs_dump import api_key, hooks
-from hs_dump.boundaries import CaptureError, find_inner, parse_boundaries, set_boundaries
+from hs_dump import hooks, server_flags
 from hs_dump.capture import Capture, split_rows
-from hs_dump.dump_file import DumpFile, bits_of
+from hs_dump.dump_file import DumpFile
 from hs_dump.names import parse_rid, place_chunk
-from hs_dump.numbers import StateNumbers
+from hs_dump.numbers import StateNumbers, bits_of
+from hs_dump.proof import Proof
+from hs_dump.seams import Seen
+from hs_dump.stack import CaptureError
+from hs_dump.witness import Check, Testimony
 from hs_dump.writer import Budget, Writer
 from support import random_sample
 
@@ -71,76 +74,40 @@ def test_each_chunk_goes_where_it_belongs(
     assert bool(place.reason) == (action == "fail")
 
 
-# --- boundaries ---------------------------------------------------------------------------
-
-
-class Inner(torch.nn.Module):
-    def __init__(self, num_layers: int = 6, flags: bool = False) -> None:
-        super().__init__()
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(1, 1) for _ in range(num_layers))
-        self.layers_to_capture = [2, 3]  # as SGLang's own setter would leave it
-        if flags:
-            for index in self.layers_to_capture:
-                self.layers[index]._is_layer_to_capture = True  # type: ignore[assignment]
-
-
-class Causal(torch.nn.Module):
-    def __init__(self, inner: Inner, on: bool = True) -> None:
-        super().__init__()
-        self.model, self.capture_aux_hidden_states = inner, on
-
-
-class Wrapper(torch.nn.Module):
-    """Kimi-K2.5: the language model is inside, next to a vision tower."""
-
-    def __init__(self, inside: Causal) -> None:
-        super().__init__()
-        self.vision_tower, self.language_model = torch.nn.Linear(1, 1), inside
-
-
-@pytest.mark.parametrize("flags", [False, True])
-@pytest.mark.parametrize("wrap", [lambda m: m, Wrapper])
-def test_boundaries_are_set_and_read_back(flags: bool, wrap: Callable[[Any], Any]) -> None:
-    inner = Inner(flags=flags)
-    assert set_boundaries(wrap(Causal(inner)), (1, 3, 5)) == (1, 3, 5)
-    assert inner.layers_to_capture == [1, 3, 5]
-    if flags:
-        found = [i for i, m in enumerate(inner.layers) if m._is_layer_to_capture]
-        assert found == [1, 3, 5], "a layer that SGLang had flagged must not stay"
-
-
-def test_the_inner_model_is_found_behind_wrappers() -> None:
-    inner = Inner()
-    assert find_inner(Wrapper(Causal(inner))) is inner
-
-
-@pytest.mark.parametrize("boundaries", [(0, 3), (3, 6)])
-def test_boundaries_that_are_not_entered_by_a_layer_are_refused(
-    boundaries: tuple[int, ...],
-) -> None:
-    with pytest.raises(CaptureError, match=r"Causal.*outside 1\.\.5"):
-        set_boundaries(Causal(Inner()), boundaries)
-
-
-def test_a_model_that_cannot_capture_is_refused_with_its_class() -> None:
-    with pytest.raises(CaptureError, match="Linear"):
-        find_inner(torch.nn.Linear(1, 1))
-    with pytest.raises(CaptureError, match=r"Causal: aux capture is off.*--enable-return-aux"):
-        set_boundaries(Causal(Inner(), on=False), (1, 3))
-
-
-@pytest.mark.parametrize("text", ["", "3,1", "1,1", "a"])
-def test_boundaries_of_the_environment_must_ascend(text: str) -> None:
-    with pytest.raises(CaptureError):
-        parse_boundaries(text)
-
-
 # --- capture and writer -------------------------------------------------------------------
+
+
+class Recorded:
+    """Stands in for a model's hooks: states that a test made, each testified to by itself."""
+
+    def __init__(self) -> None:
+        self.seen, self.proof = Seen(), Proof(stores_final=True)
+        self.boundaries, self.stores_final, self.places = BOUNDARIES, True, (*BOUNDARIES, "final")
+
+    def states(self, _aux: Any = None) -> list[torch.Tensor]:
+        """Those that :func:`forward` put beside the logits."""
+        return list(self.made)
+
+    def testimony(self, _logits: Any, _rows: list[int]) -> Testimony:
+        assert self.seen.index is not None
+        checks = [Check(n, None, state[self.seen.index]) for n, state in enumerate(self.made)]
+        return Testimony(tuple(checks), len(self.made))
 
 
 def make_capture(root: Path, limit: int = 1 << 20, wait_s: float = 5.0, **kw: Any) -> Capture:
     writer = Writer(root, len(BOUNDARIES) + 1, HIDDEN, Budget(root, limit, wait_s), META)
-    return Capture(writer, HIDDEN, BOUNDARIES, kw.pop("dump_all", False), **kw)
+    return Capture(writer, Recorded(), kw.pop("dump_all", False), **kw)  # type: ignore[arg-type]
+
+
+def run(capture: Capture, batch: Any, output: Any) -> None:
+    """A forward pass as the hooks see it."""
+    capture._recorder.seen.begin(sum(batch.extend_seq_lens_cpu))
+    capture._recorder.made = output.states  # type: ignore[attr-defined]
+    try:
+        capture.begin(batch)
+        capture.take(batch, output)
+    finally:
+        capture.end()
 
 
 META = {
@@ -156,8 +123,8 @@ def forward(
 ) -> tuple[Any, Any]:
     """A forward pass over ``(rid, sample, first row, rows)`` with states that name their row."""
     ids = torch.cat([torch.from_numpy(s.input_ids[a : a + n].astype("i8")) for _, s, a, n in parts])
-    rows = len(ids) + extra_rows
-    states = torch.arange(rows * 3 * HIDDEN).view(rows, 3 * HIDDEN).remainder(251)
+    rows = len(ids)
+    states = torch.arange(rows * 3 * HIDDEN).view(rows, 3, HIDDEN).remainder(251)
     states = states.to(torch.bfloat16)
     batch = SimpleNamespace(
         rids=[rid for rid, *_ in parts],
@@ -167,8 +134,9 @@ def forward(
         hs_dump_totals=[s.num_tokens for _, s, *_ in parts],
         input_ids=torch.cat([ids, torch.zeros(extra_rows, dtype=torch.int64)]),
     )
-    aux, final = states[:, : 2 * HIDDEN].clone(), states[:, 2 * HIDDEN :].clone()
-    return batch, SimpleNamespace(hidden_states=aux, last_hidden_states=final)
+    made = [state.contiguous() for state in states.unbind(1)]
+    logits = SimpleNamespace(next_token_logits=None, hidden_states=None)
+    return batch, SimpleNamespace(logits_output=logits, states=made)
 
 
 def received(root: Path, sample: Sample, attempt: int = 1) -> torch.Tensor:
@@ -184,13 +152,13 @@ def test_a_forward_is_split_by_request_and_padding_is_left_out(tmp_path: Path) -
     batch, output = forward(
         *((request_id(s, 1), s, 0, s.num_tokens) for s in samples), extra_rows=3
     )
-    make_capture(tmp_path).take(batch, output)
+    run(make_capture(tmp_path), batch, output)
     offset = 0
     for sample in samples:
         states = received(tmp_path, sample)
         part = slice(offset, offset + sample.num_tokens)
-        assert torch.equal(states[:, :2].flatten(1), output.hidden_states[part])
-        assert torch.equal(states[:, 2], output.last_hidden_states[part])
+        for number, made in enumerate(output.states):
+            assert torch.equal(states[:, number], made[part])
         offset += sample.num_tokens
 
 
@@ -199,7 +167,7 @@ def test_chunks_become_one_dump(tmp_path: Path) -> None:
     capture, rid = make_capture(tmp_path), request_id(sample, 1)
     for start, count in ((0, 4), (4, 4), (8, 2)):
         assert not (tmp_path / rid).exists(), "a dump must not appear before its last row"
-        capture.take(*forward((rid, sample, start, count)))
+        run(capture, *forward((rid, sample, start, count)))
     received(tmp_path, sample)
     assert DumpDir(tmp_path).load(rid).meta.chunks == ((0, 4), (4, 4), (8, 2))
 
@@ -208,7 +176,7 @@ def test_a_retracted_request_is_taken_from_its_second_prefill(tmp_path: Path) ->
     sample = random_sample(0, 10)
     capture, rid = make_capture(tmp_path), request_id(sample, 1)
     for start, count in ((0, 6), (0, 4), (4, 6)):
-        capture.take(*forward((rid, sample, start, count)))
+        run(capture, *forward((rid, sample, start, count)))
     received(tmp_path, sample)
     assert DumpDir(tmp_path).load(rid).meta.chunks == ((0, 4), (4, 6))
 
@@ -222,7 +190,7 @@ def server_error(root: Path, sample: Sample) -> str:
 
 def test_a_prefix_cache_hit_is_an_error_and_not_a_short_dump(tmp_path: Path) -> None:
     sample = random_sample(0, 10)
-    make_capture(tmp_path).take(*forward((request_id(sample, 1), sample, 4, 6)))
+    run(make_capture(tmp_path), *forward((request_id(sample, 1), sample, 4, 6)))
     assert "prefix-cache hit" in server_error(tmp_path, sample)
 
 
@@ -240,15 +208,15 @@ def test_foreign_requests_are_not_dumped(tmp_path: Path) -> None:
         ("../../evil", sample, 0, 3),
         (request_id(mine, 1), mine, 0, 4),
     ]
-    capture.take(*forward(*parts))
+    run(capture, *forward(*parts))
     received(tmp_path, mine)
     assert DumpDir(tmp_path).names() == [request_id(mine, 1)]
 
 
 def test_with_dump_all_foreign_requests_get_the_counters_names(tmp_path: Path) -> None:
     capture, sample = make_capture(tmp_path, dump_all=True), random_sample(0, 6)
-    capture.take(*forward(("aa", sample, 0, 4), ("bb", sample, 0, 6), ("../x", sample, 0, 6)))
-    capture.take(*forward(("aa", sample, 4, 2)))
+    run(capture, *forward(("aa", sample, 0, 4), ("bb", sample, 0, 6), ("../x", sample, 0, 6)))
+    run(capture, *forward(("aa", sample, 4, 2)))
     dumps = DumpDir(tmp_path)
     for name in ("req_0", "req_1"):
         dumps.wait(name, 5)
@@ -260,8 +228,8 @@ def test_replicas_never_share_a_counters_name(tmp_path: Path) -> None:
     sample = random_sample(0, 2)
     for rank in range(2):
         capture = make_capture(tmp_path, dump_all=True, dp_rank=rank, replicas=2)
-        capture.take(*forward(("a", sample, 0, 2)))
-        capture.take(*forward(("b", sample, 0, 2)))
+        run(capture, *forward(("a", sample, 0, 2)))
+        run(capture, *forward(("b", sample, 0, 2)))
     for name in ("req_0", "req_1", "req_2", "req_3"):
         DumpDir(tmp_path).wait(name, 5)
 
@@ -269,34 +237,48 @@ def test_replicas_never_share_a_counters_name(tmp_path: Path) -> None:
 def test_an_exception_becomes_the_requests_error_and_the_next_one_works(tmp_path: Path) -> None:
     capture, sample, other = make_capture(tmp_path), random_sample(0, 3), random_sample(1, 3)
     batch, output = forward((request_id(sample, 1), sample, 0, 3))
-    output.last_hidden_states = output.last_hidden_states[:, :4]
-    with pytest.raises(RuntimeError):
-        capture.take(batch, output)
-    hooks._capture = capture
+    output.states = [state[:, :4] for state in output.states]
+    capture._recorder.made = output.states  # type: ignore[attr-defined]
+    hooks._capture, hooks._recorder = capture, capture._recorder
+    runner = SimpleNamespace(is_draft_worker=False)
     try:
-        hooks._on_forward(SimpleNamespace(logits_output=output), None, batch)
+        given = hooks._around_forward(lambda *_args: output, runner, batch)
+        assert given is output, "the server's own result is untouched"
+        assert not capture._recorder.seen.active, "the hooks are off again"
+        assert "ValueError" in server_error(tmp_path, sample)
+        batch, output = forward((request_id(other, 1), other, 0, 3))
+        capture._recorder.made = output.states  # type: ignore[attr-defined]
+        hooks._around_forward(lambda *_args: output, runner, batch)
+        received(tmp_path, other)
     finally:
-        hooks._capture = None
-    assert "states of shape [3, 4]" in server_error(tmp_path, sample)
-    capture.take(*forward((request_id(other, 1), other, 0, 3)))
-    received(tmp_path, other)
+        hooks._capture = hooks._recorder = None
 
 
-def test_a_forward_without_states_is_an_error_of_its_requests(tmp_path: Path) -> None:
+def test_a_forward_that_raises_leaves_the_hooks_off(tmp_path: Path) -> None:
     capture, sample = make_capture(tmp_path), random_sample(0, 3)
     batch, _ = forward((request_id(sample, 1), sample, 0, 3))
-    with pytest.raises(RuntimeError, match="aux capture is off"):
-        capture.take(batch, SimpleNamespace(hidden_states=None, last_hidden_states=None))
+    hooks._capture, hooks._recorder = capture, capture._recorder
+
+    def broken(*_args: object) -> None:
+        assert capture._recorder.seen.active
+        raise RuntimeError("out of memory")
+
+    try:
+        with pytest.raises(RuntimeError, match="out of memory"):
+            hooks._around_forward(broken, SimpleNamespace(is_draft_worker=False), batch)
+        assert not capture._recorder.seen.active
+    finally:
+        hooks._capture = hooks._recorder = None
 
 
 def test_a_full_budget_holds_the_forward_until_a_dump_is_delivered(tmp_path: Path) -> None:
     first, second = random_sample(0, 50), random_sample(1, 50)
     capture = make_capture(tmp_path, limit=7_000, wait_s=30)
-    capture.take(*forward((request_id(first, 1), first, 0, 50)))
+    run(capture, *forward((request_id(first, 1), first, 0, 50)))
     received(tmp_path, first)
     threading.Timer(0.3, lambda: DumpDir(tmp_path).remove(request_id(first, 1))).start()
     started = time.monotonic()
-    capture.take(*forward((request_id(second, 1), second, 0, 50)))
+    run(capture, *forward((request_id(second, 1), second, 0, 50)))
     assert time.monotonic() - started >= 0.25, "the forward did not wait"
     received(tmp_path, second)
 
@@ -304,15 +286,15 @@ def test_a_full_budget_holds_the_forward_until_a_dump_is_delivered(tmp_path: Pat
 def test_a_budget_that_nobody_frees_is_an_error_and_not_a_hang(tmp_path: Path) -> None:
     first, second = random_sample(0, 50), random_sample(1, 50)
     capture = make_capture(tmp_path, limit=7_000, wait_s=0.2)
-    capture.take(*forward((request_id(first, 1), first, 0, 50)))
-    capture.take(*forward((request_id(second, 1), second, 0, 50)))
+    run(capture, *forward((request_id(first, 1), first, 0, 50)))
+    run(capture, *forward((request_id(second, 1), second, 0, 50)))
     assert "lie undelivered" in server_error(tmp_path, second)
 
 
 def test_a_row_larger_than_the_whole_budget_is_an_error_at_once(tmp_path: Path) -> None:
     sample = random_sample(0, 500)
     capture = make_capture(tmp_path, limit=7_000)
-    capture.take(*forward((request_id(sample, 1), sample, 0, 500)))
+    run(capture, *forward((request_id(sample, 1), sample, 0, 500)))
     assert "SGLANG_HS_DUMP_BUDGET_BYTES" in server_error(tmp_path, sample)
 
 
@@ -320,15 +302,15 @@ def test_a_failed_dump_gives_its_budget_back(tmp_path: Path) -> None:
     capture = make_capture(tmp_path, limit=7_000, wait_s=0.2)
     for index in range(5):
         sample = random_sample(index, 50)
-        capture.take(*forward((request_id(sample, 1), sample, 0, 20)))
-        capture.take(*forward((request_id(sample, 1), sample, 30, 20)))
+        run(capture, *forward((request_id(sample, 1), sample, 0, 20)))
+        run(capture, *forward((request_id(sample, 1), sample, 30, 20)))
         assert "never passed" in server_error(tmp_path, sample)
 
 
 def test_a_new_attempt_frees_what_an_aborted_one_held(tmp_path: Path) -> None:
     capture, sample = make_capture(tmp_path, limit=7_000, wait_s=2), random_sample(0, 50)
-    capture.take(*forward((request_id(sample, 1), sample, 0, 20)))
-    capture.take(*forward((request_id(sample, 2), sample, 0, 50)))
+    run(capture, *forward((request_id(sample, 1), sample, 0, 20)))
+    run(capture, *forward((request_id(sample, 2), sample, 0, 50)))
     with pytest.raises(DumpError):
         DumpDir(tmp_path).wait(request_id(sample, 1), 0.1)
     received(tmp_path, sample, attempt=2)
@@ -343,9 +325,9 @@ def test_a_file_system_without_room_is_an_error_of_that_request(
     capture, sample, other = make_capture(tmp_path), random_sample(0, 3), random_sample(1, 3)
     with monkeypatch.context() as patch:
         patch.setattr("hs_dump.dump_file.os.write", full)
-        capture.take(*forward((request_id(sample, 1), sample, 0, 3)))
+        run(capture, *forward((request_id(sample, 1), sample, 0, 3)))
         assert "No space left" in server_error(tmp_path, sample)
-    capture.take(*forward((request_id(other, 1), other, 0, 3)))
+    run(capture, *forward((request_id(other, 1), other, 0, 3)))
     received(tmp_path, other)
 
 
@@ -372,7 +354,7 @@ def test_a_dump_replaces_a_leftover_of_its_name(tmp_path: Path) -> None:
     (tmp_path / "d/stale").touch()
     file = DumpFile(tmp_path, "d", (2, 2, 4))
     states = torch.ones(2, 4, dtype=torch.bfloat16)
-    file.append(torch.tensor([1, 2]), states, states)
+    file.append(torch.tensor([1, 2]), [states, states])
     file.publish(dict(META))
     assert sorted(p.name for p in (tmp_path / "d").iterdir()) == [
         "done",
@@ -388,8 +370,8 @@ def test_rows_are_written_in_order_whatever_the_blocks_and_chunks(
     sample, states = random_sample(0, 75), torch.randn(75, 3, HIDDEN).to(torch.bfloat16)
     file = DumpFile(tmp_path, "d", (75, 3, HIDDEN))
     for part in (slice(0, 1), slice(1, 40), slice(40, 75)):
-        aux = states[part, :-1].reshape(-1, 2 * HIDDEN)
-        file.append(torch.from_numpy(sample.input_ids[part]), aux, states[part, -1])
+        file.append(torch.from_numpy(sample.input_ids[part]), list(states[part].unbind(1)))
+        file.witnessed(1, np.full(3, 0.002))
     file.publish({**META, "rid": "d"})
     dump = DumpDir(tmp_path).load("d")
     assert (dump.hidden_states == bits_of(states)).all()
@@ -411,27 +393,19 @@ def test_numbers_of_layers_are_those_of_the_states() -> None:
 def test_an_id_that_claims_another_length_is_an_error(tmp_path: Path) -> None:
     sample, longer = random_sample(0, 5), random_sample(0, 6)
     rid = request_id(longer, 1)
-    make_capture(tmp_path).take(*forward((rid, sample, 0, 5)))
+    run(make_capture(tmp_path), *forward((rid, sample, 0, 5)))
     with pytest.raises(DumpError, match="the id says 6 tokens, the request has 5"):
         DumpDir(tmp_path).wait(rid, 5)
-
-
-def test_a_forward_with_fewer_states_than_rows_is_an_error(tmp_path: Path) -> None:
-    sample = random_sample(0, 5)
-    batch, output = forward((request_id(sample, 1), sample, 0, 5))
-    output.hidden_states = output.hidden_states[:4]
-    with pytest.raises(RuntimeError, match=r"states of shape \[4, 32\], needed \[5, 32\]"):
-        make_capture(tmp_path).take(batch, output)
 
 
 def test_a_forward_of_many_undeliverable_requests_waits_once(tmp_path: Path) -> None:
     """SGLang's watchdog ends a server whose scheduler stands still for minutes."""
     first = random_sample(0, 50)
     capture = make_capture(tmp_path, limit=7_000, wait_s=0.5)
-    capture.take(*forward((request_id(first, 1), first, 0, 50)))
+    run(capture, *forward((request_id(first, 1), first, 0, 50)))
     others = [random_sample(i, 50) for i in range(1, 6)]
     started = time.monotonic()
-    capture.take(*forward(*((request_id(s, 1), s, 0, 50) for s in others)))
+    run(capture, *forward(*((request_id(s, 1), s, 0, 50) for s in others)))
     assert time.monotonic() - started < 1.0
     for sample in others:
         with pytest.raises(DumpError, match="lie undelivered"):
@@ -468,7 +442,7 @@ def test_a_dump_that_cannot_be_finished_leaves_nothing_behind(
     capture, sample = make_capture(tmp_path), random_sample(0, 5)
     with monkeypatch.context() as patch:
         patch.setattr("hs_dump.numbers.StateNumbers.to_list", full)
-        capture.take(*forward((request_id(sample, 1), sample, 0, 5)))
+        run(capture, *forward((request_id(sample, 1), sample, 0, 5)))
         assert "No space left" in server_error(tmp_path, sample)
 
 
@@ -491,26 +465,6 @@ def test_the_dump_directory_is_private(tmp_path: Path, monkeypatch: pytest.Monke
     assert hooks.dump_root().stat().st_mode & 0o777 == 0o700
 
 
-def test_only_rank_0_of_tensor_parallel_ranks_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SGLANG_HS_DUMP_DIR", str(tmp_path))
-    monkeypatch.setenv("SGLANG_HS_DUMP_BOUNDARIES", "1,3")
-    config = SimpleNamespace(hidden_size=HIDDEN, model_path="m", num_hidden_layers=6, vocab_size=9)
-    for rank in (1, 0):
-        inner = Inner()
-        runner = SimpleNamespace(
-            model=Causal(inner), is_draft_worker=False, dtype=torch.bfloat16, model_config=config
-        )
-        parallel = SimpleNamespace(tp_rank=rank, dp_rank=None, attn_dp_size=1, dp_size=1)
-        monkeypatch.setattr("sglang.srt.runtime_context.get_parallel", lambda p=parallel: p)
-        monkeypatch.setattr(hooks, "_capture", None)
-        hooks._on_backends(None, runner)
-        assert (hooks._capture is not None) == (rank == 0)
-        assert (tmp_path / "plugin.json").exists() == (rank == 0)
-        assert inner.layers_to_capture == [1, 3], "every rank's model must capture alike"
-
-
 def test_the_seams_are_there_in_the_pinned_sglang(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hooks.missing_seams() == []
     monkeypatch.setitem(hooks._SEAMS, "sglang.srt.managers.scheduler.Scheduler.no_such", ())
@@ -529,21 +483,35 @@ def test_unfinished_dumps_of_dead_processes_are_removed(tmp_path: Path) -> None:
 
 
 def test_the_api_key_is_masked_in_sglangs_own_log_line() -> None:
-    shown = api_key._hide({"api_key": "secret", "admin_api_key": None, "port": 1})
+    shown = server_flags._hide({"api_key": "secret", "admin_api_key": None, "port": 1})
     assert shown == {"api_key": "***", "admin_api_key": None, "port": 1}
 
 
-def test_attention_data_parallelism_and_other_dtypes_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_server_started_by_hand_gets_the_flags_that_capture_needs() -> None:
+    (given,), _ = server_flags._add_needed(["--model-path", "m", "--disable-radix-cache"])
+    assert given == ["--model-path", "m", "--disable-radix-cache", "--disable-prefill-cuda-graph"]
+
+
+@pytest.mark.parametrize(
+    ("switch", "changes"),
+    [
+        ("--enable-dp-attention", {"attn_dp_size": 2}),
+        ("--pp-size", {"pp_size": 2}),
+        ("--enable-layernorm-sp", {"enable_layernorm_sp": True}),
+    ],
+)
+def test_switches_that_split_states_and_other_dtypes_are_refused(
+    switch: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SGLANG_HS_DUMP_BOUNDARIES", "1,3")
-    parallel = SimpleNamespace(attn_dp_size=2)
-    runner = SimpleNamespace(model=Causal(Inner()), dtype=torch.bfloat16)
-    with pytest.raises(CaptureError, match="Causal: attention data parallelism"):
-        hooks.prepare_model(runner, parallel)
-    runner.dtype, parallel.attn_dp_size = torch.float16, 1
+    monkeypatch.setattr("sglang.srt.runtime_context.get_exec", SimpleNamespace)
+    config = SimpleNamespace(num_hidden_layers=2, hidden_size=HIDDEN, vocab_size=9)
+    runner = SimpleNamespace(model=torch.nn.Linear(1, 1), dtype=torch.bfloat16, model_config=config)
+    parallel = SimpleNamespace(attn_dp_size=1)
+    with pytest.raises(CaptureError, match=f"Linear.*drop {switch}"):
+        hooks.make_recorder(runner, SimpleNamespace(**{**vars(parallel), **changes}), True)
+    runner.dtype = torch.float16
     with pytest.raises(CaptureError, match="--dtype bfloat16"):
-        hooks.prepare_model(runner, parallel)
+        hooks.make_recorder(runner, parallel, True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
