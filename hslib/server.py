@@ -260,7 +260,7 @@ def prove(state: ServerState) -> proof.Proof:
         found = proof.prove(client, dumps, not_before=state.launched_at)
     if found.plugin.boundaries != state.boundaries:
         raise ServerError(
-            "the model reads back other boundaries than asked for",
+            "the plugin captures other boundaries than asked for",
             expected=state.boundaries,
             got=found.plugin.boundaries,
         )

@@ -79,6 +79,13 @@ def put_dump(
     file.publish({**facts, **meta})
 
 
+def proven(boundaries: Sequence[int]) -> dict[str, Any]:
+    """What plugin.json says of states that their layers testified to."""
+    witness = {"seam": "stage", "witness": "its norm", "error": 0.0025, "tolerance": 0.02}
+    states = [*(f"boundary {boundary}" for boundary in boundaries), "final"]
+    return {"proven": True, "capture": [{"state": state, **witness} for state in states]}
+
+
 def demo_samples(count: int, longest: int = 300) -> list[Sample]:
     """The demo's first rows of at most ``longest`` tokens, under their own indices."""
     found = []

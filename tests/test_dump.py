@@ -105,6 +105,32 @@ def test_a_layer_of_one_value_is_refused(tmp_path: Path, value: float, check: st
     refused(DumpDir(tmp_path), check)
 
 
+@pytest.mark.parametrize("error", [0.021, 0.2, 1e9])
+def test_a_state_that_its_layer_did_not_read_is_refused(tmp_path: Path, error: float) -> None:
+    states = torch.randn(12, 4, 16).to(torch.bfloat16)
+    put_dump(tmp_path, "d", SAMPLE.input_ids, states, witness=error)
+    refused(DumpDir(tmp_path), "witness (boundary 1)")
+
+
+def test_a_state_without_a_witness_is_refused_unless_that_is_accepted(tmp_path: Path) -> None:
+    states = torch.randn(12, 4, 16).to(torch.bfloat16)
+    put_dump(tmp_path, "d", SAMPLE.input_ids, states, witness=float("nan"))
+    refused(DumpDir(tmp_path), "witness (boundary 1)")
+    limits = (None, None, None, 0.02)
+    refused(DumpDir(tmp_path), "witness (final)", want=Expected(BOUNDARIES, 16, tolerances=limits))
+    accepted = Expected(BOUNDARIES, 16, tolerances=(None,) * 4)
+    validate(DumpDir(tmp_path).load("d"), SAMPLE, accepted)
+
+
+def test_layers_without_the_final_state_are_a_dump_of_their_own_kind(tmp_path: Path) -> None:
+    states = torch.randn(12, 3, 16).to(torch.bfloat16)
+    put_dump(tmp_path, "d", SAMPLE.input_ids, states)
+    refused(DumpDir(tmp_path), "shape")
+    expected = Expected(BOUNDARIES, 16, stores_final=False)
+    validate(DumpDir(tmp_path).load("d"), SAMPLE, expected)
+    refused(DumpDir(tmp_path), "boundaries", want=Expected((1, 3), 16))
+
+
 def test_equal_tokens_may_have_equal_states(tmp_path: Path) -> None:
     """A row of one repeated id has one state throughout: that is right, not constant."""
     states = torch.randn(1, 4, 16).to(torch.bfloat16).expand(12, 4, 16)
@@ -180,7 +206,7 @@ def test_a_dump_without_numbers_for_every_state_is_refused(dumps: DumpDir) -> No
     path = dumps.root / "d/meta.json"
     meta = json.loads(path.read_text())
     path.write_text(json.dumps({**meta, "layers": meta["layers"][:3]}))
-    refused(dumps, "numbers a state")
+    refused(dumps, "numbers of each state")
 
 
 def test_a_dump_whose_meta_counts_otherwise_is_refused(dumps: DumpDir) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from hs_dump.hooks import write_plugin_json
-from support import BOUNDARIES, put_dump, random_sample, write_rows
+from support import BOUNDARIES, proven, put_dump, random_sample, write_rows
 
 from hslib import extract
 from hslib.config import ExtractionParameters
@@ -41,7 +41,6 @@ SETTINGS = {
     "disable_radix_cache": True,
     "speculative_algorithm": None,
     "allow_auto_truncate": False,
-    "enable_return_aux_hidden_states": True,
     "max_req_input_len": 1000,
 }
 
@@ -100,6 +99,7 @@ class FakeServer:
             "vocab_size": 512,
             "dtype": "bfloat16",
             "boundaries": list(BOUNDARIES),
+            **proven(BOUNDARIES),
         }
         write_plugin_json(self.dumps, {**facts, **plugin})
         self.http = ThreadingHTTPServer(("127.0.0.1", port), Handler)

@@ -140,7 +140,11 @@ def test_the_terminal_shows_the_table(capsys: pytest.CaptureFixture[str]) -> Non
 def test_parsed_layers_ascend_within_the_model() -> None:
     assert parse_layers("auto", 61) == (2, 30, 58)
     assert parse_layers(" 3, 31,59 ", 61) == (3, 31, 59)
-    for text in ("3,3", "31,3", "0,3", "3,61", "3;31"):
+    assert parse_layers("24,30,36", 36) == (24, 30, 36), "the last layer's output is one of them"
+    assert parse_layers("3,-2,-1", 61) == (3, 60, 61), "as transformers' hidden_states[-1]"
+    assert parse_layers("none", 61) == ()
+    assert parse_layers("all", 4) == (1, 2, 3, 4)
+    for text in ("3,3", "31,3", "0,3", "3,62", "3;31", "-62", "-1,3", "", "some"):
         with pytest.raises(ParameterError):
             parse_layers(text, 61)
 

@@ -131,11 +131,35 @@ def test_the_command_fixes_what_capture_depends_on(parameters: Any) -> None:
     plan = preflight.require(parameters(context_length=8192, extra_args=["--seed", "1"]))
     command = " ".join(server.command(plan))
     assert "--disable-radix-cache" in command
-    assert "--enable-return-aux-hidden-states" in command
+    assert "--disable-prefill-cuda-graph" in command
+    assert "EAGLE3" not in command
     assert command.endswith("--seed 1")
     environment = server.environment(plan)
     assert environment["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] == "1"
     assert environment["SGLANG_HS_DUMP_BOUNDARIES"] == "1,3,5"
+    assert environment["SGLANG_HS_DUMP_FINAL"] == "1"
+    plan = preflight.require(parameters(layers="-1", store_final=False, accept_unwitnessed=True))
+    environment = server.environment(plan)
+    assert environment["SGLANG_HS_DUMP_BOUNDARIES"] == "6"
+    assert environment["SGLANG_HS_DUMP_FINAL"] == "0"
+    assert environment["SGLANG_HS_DUMP_ACCEPT_UNWITNESSED"] == "1"
+    assert plan.state_bytes_per_token == 64 * 2
+
+
+def test_nothing_to_capture_is_a_problem(parameters: Any) -> None:
+    assert "nothing would be captured" in problems_of(parameters(layers="none", store_final=False))
+    plan = preflight.require(parameters(layers="none"))
+    assert (plan.boundaries, plan.num_states) == ((), 1)
+
+
+@pytest.mark.parametrize(
+    "switch", ["--enable-two-batch-overlap", "--cuda-graph-backend-prefill=full", "--pp-size"]
+)
+def test_switches_that_split_states_or_skip_the_hooks_are_problems(
+    parameters: Any, switch: str
+) -> None:
+    text = problems_of(parameters(extra_args=[switch, "2"]))
+    assert f"leave {switch.partition('=')[0]} out" in text
 
 
 # --- processes that are not SGLang --------------------------------------------------------

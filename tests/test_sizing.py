@@ -24,12 +24,12 @@ REQUEST = Request(concurrency=16, samples_per_request=8, tokens_per_request=2048
 
 
 def sized(tokens: int = 61_000_000, rows: int = ROWS, rate: float = SLOW, **values: Any) -> Sizing:
-    found = Sizing(Work(AUX, HIDDEN, tokens, rows, longest=8192), REQUEST, rate)
+    found = Sizing(Work(AUX + 1, HIDDEN, tokens, rows, longest=8192), REQUEST, rate)
     return dataclasses.replace(found, **values)
 
 
 def test_the_case_studys_bytes_a_token() -> None:
-    assert state_bytes(AUX, HIDDEN) == 57_344
+    assert state_bytes(AUX + 1, HIDDEN) == 57_344
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_the_benchmarks_stores_have_the_size_that_is_foretold(samples: int, size
 def test_the_demos_store_has_the_size_that_is_foretold(demo_store: Store) -> None:
     entries = demo_store.entries.values()
     tokens = sum(entry.num_tokens for entry in entries)
-    per_token = state_bytes(len(demo_store.manifest.boundaries), demo_store.manifest.hidden_size)
+    per_token = demo_store.manifest.state_bytes_per_token
     real = sum(path.stat().st_size for path in demo_store.path.rglob("*.safetensors"))
     for entry in entries:
         foretold = stored_bytes(entry.num_tokens, 1, per_token)

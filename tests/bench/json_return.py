@@ -30,7 +30,13 @@ def main() -> None:
         folder = Path(name)
         load = workload(chosen.load, folder, chosen.rows)
         samples = rows_of(load, folder / "rows.jsonl")
-        with serve(load, folder, extra_args=["--enable-return-hidden-states"]) as state:
+        # SGLang's own return has the aux states beside the final one, as this kit's dumps have
+        own = [
+            *("--enable-return-hidden-states", "--enable-return-aux-hidden-states"),
+            *("--speculative-algorithm", "EAGLE3", "--return-aux-hidden-state-layer-ids"),
+            *(str(int(layer) - 1) for layer in load.layers.split(",")),
+        ]
+        with serve(load, folder, extra_args=own) as state:
             fleet = open_fleet(job(load, state, folder))
             extract_all(job(load, state, folder), fleet)  # warm-up
             ours, theirs = [], []

@@ -59,9 +59,10 @@ def make_dump(dumps: DumpDir, index: int, tokens: int) -> Sample:
 
     generator = torch.Generator().manual_seed(index)
     ids = torch.randint(0, 1000, (tokens,), generator=generator)
-    states = torch.randn(tokens, 4 * HIDDEN, generator=generator).to(torch.bfloat16)
+    states = torch.randn(4, tokens, HIDDEN, generator=generator).to(torch.bfloat16)
     file = DumpFile(dumps.root, f"d{index}", (tokens, 4, HIDDEN))
-    file.append(ids, states[:, : 3 * HIDDEN], states[:, 3 * HIDDEN :])
+    file.append(ids, list(states))
+    file.witnessed(4, np.full(4, 0.002))
     file.publish(
         {
             "rid": f"d{index}",

@@ -9,6 +9,7 @@ states of its own forward, bit by bit. Prints one line a check and the copy rate
 or be reported as not shown.
 """
 
+import json
 import sys
 import tempfile
 import time
@@ -21,6 +22,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "patches" / "hs_dump"))
 
 from hs_dump.capture import Capture, to_host
 from hs_dump.dump_file import header_bytes
+from hs_dump.proof import Proof
+from hs_dump.seams import Seen
+from hs_dump.witness import Check, Testimony
 from hs_dump.writer import Budget, Writer
 
 HIDDEN, STATES, TOKENS, FORWARDS = 7168, 4, 1024, 24
@@ -40,20 +44,42 @@ def fill(buffer: torch.Tensor, number: int) -> None:
     buffer.copy_(states_of(buffer.shape, number, "cuda"))
 
 
+class Buffers:
+    """Stands in for a model's hooks: device buffers that the next forward overwrites."""
+
+    boundaries, stores_final, places = (1, 2, 3), True, (1, 2, 3, "final")
+
+    def __init__(self) -> None:
+        self.seen, self.proof = Seen(), Proof(stores_final=True)
+        shape = (STATES, TOKENS, HIDDEN)
+        self.buffers = torch.empty(shape, dtype=torch.bfloat16, device="cuda")
+
+    def run(self, number: int) -> None:
+        """A forward: each layer's state is taken, and what it read is remembered."""
+        fill(self.buffers, number)
+        for place, buffer in zip(self.places, self.buffers, strict=True):
+            self.seen.keep(place, "stage", buffer, owned=False)
+            self.seen.read(place, "mixer", buffer)
+
+    def states(self, _aux: object) -> list[torch.Tensor]:
+        return [self.seen.states[place, "stage"] for place in self.places]
+
+    def testimony(self, _logits: object, _rows: object) -> Testimony:
+        reads = [self.seen.reads[place, "mixer"][0] for place in self.places]
+        return Testimony(tuple(Check(n, None, read) for n, read in enumerate(reads)), STATES)
+
+
 def check_dumps(root: Path) -> bool:
     """Forwards back to back into the same device buffers, each dumped."""
     writer = Writer(root, STATES, HIDDEN, Budget(root, 8 << 30, 60.0), {"boundaries": [1, 2, 3]})
-    capture = Capture(writer, HIDDEN, (1, 2, 3), dump_all=False)
+    model = Buffers()
+    capture = Capture(writer, model, dump_all=False)  # type: ignore[arg-type]
     stream = torch.cuda.Stream()
-    aux = torch.empty(TOKENS, (STATES - 1) * HIDDEN, dtype=torch.bfloat16, device="cuda")
-    final = torch.empty(TOKENS, HIDDEN, dtype=torch.bfloat16, device="cuda")
     ids = torch.empty(TOKENS, dtype=torch.int64, device="cuda")
     names = [f"hs-{i}-{TOKENS}-{i:016x}-1" for i in range(FORWARDS)]
     started = time.perf_counter()
     with torch.cuda.stream(stream):
         for number, name in enumerate(names):
-            fill(aux, number)
-            fill(final, number + 1)
             ids.fill_(number)
             batch = SimpleNamespace(
                 rids=[name],
@@ -63,7 +89,12 @@ def check_dumps(root: Path) -> bool:
                 hs_dump_totals=[TOKENS],
                 input_ids=ids,
             )
-            capture.take(batch, SimpleNamespace(hidden_states=aux, last_hidden_states=final))
+            model.seen.begin(TOKENS)
+            capture.begin(batch)
+            model.run(number)
+            nothing = SimpleNamespace(next_token_logits=None, hidden_states=None)
+            capture.take(batch, SimpleNamespace(logits_output=nothing))
+            capture.end()
     enqueued = time.perf_counter() - started
     wrong = [n for n, name in enumerate(names) if not is_right(root, name, n)]
     took = time.perf_counter() - started
@@ -85,12 +116,10 @@ def is_right(root: Path, name: str, number: int) -> bool:
     data = (path / "hidden_states.safetensors").read_bytes()
     count = TOKENS * STATES * HIDDEN
     states = torch.frombuffer(bytearray(data), dtype=torch.bfloat16, offset=offset, count=count)
-    states = states.view(TOKENS, STATES, HIDDEN)
-    aux = states_of(torch.Size((TOKENS, 3 * HIDDEN)), number, "cpu")
-    final = states_of(torch.Size((TOKENS, HIDDEN)), number + 1, "cpu")
-    return torch.equal(states[:, :-1].reshape(TOKENS, -1), aux) and torch.equal(
-        states[:, -1], final
-    )
+    states = states.view(TOKENS, STATES, HIDDEN).transpose(0, 1)
+    wanted = states_of(torch.Size((STATES, TOKENS, HIDDEN)), number, "cpu")
+    layers = json.loads((path / "meta.json").read_text())["layers"]
+    return torch.equal(states, wanted) and all(layer["witness"] == 0 for layer in layers)
 
 
 def check_asynchrony() -> bool:
