@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import tiny_processors
+
 NUM_LAYERS = 6
 VOCAB_SIZE = 512
 
@@ -68,6 +70,13 @@ _YARN = {
     "mscale": 1.0,
     "mscale_all_dim": 1.0,
 }
+_DEEPSEEK_FOR_SGLANG = {
+    "moe_layer_freq": 1,
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
+    "rope_scaling": _YARN,
+    "rope_theta": 10000.0,
+}
 _WINDOWS = ["sliding_attention", "sliding_attention", "full_attention"] * 2
 _GEMMA = {**_HEAD, "tie_word_embeddings": True, "query_pre_attn_scalar": 16, "sliding_window": 24}
 _GRANITE = {  # none of them 1: one that is left out must show
@@ -84,6 +93,7 @@ _DELTA_NET = {  # Qwen's gated delta net; every third layer is attention
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
 }
+_VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "patch_size": 14}
 _LESS_DELTA_NET = {"linear_attn.out_proj": 0.25}  # random ones amplify rounding
 _MAMBA_PATTERN = "M-*M*-"  # Mamba, MLP, attention
 
@@ -96,6 +106,8 @@ class _Family:
     values: dict[str, Any] = field(default_factory=dict)
     for_sglang: dict[str, Any] = field(default_factory=dict)
     scales: dict[str, float] = field(default_factory=dict)  # of weights whose names contain these
+    vision: dict[str, Any] | None = None  # the rest of a config whose text_config has the values
+    renamed: dict[str, str] = field(default_factory=dict)  # parts of tensor names, as published
 
 
 _FAMILIES = {
@@ -106,13 +118,7 @@ _FAMILIES = {
     "deepseek_v3": _Family(
         "DeepseekV3Config",
         {**_DEEPSEEK, "rope_scaling": _YARN},
-        {
-            "moe_layer_freq": 1,
-            "topk_method": "noaux_tc",
-            "scoring_func": "sigmoid",
-            "rope_scaling": _YARN,
-            "rope_theta": 10000.0,
-        },
+        _DEEPSEEK_FOR_SGLANG,
     ),
     "gemma3": _Family("Gemma3TextConfig", {**_GEMMA, "layer_types": _WINDOWS}),
     "granite": _Family("GraniteConfig", _GRANITE),
@@ -247,6 +253,73 @@ _FAMILIES = {
     "granitemoe": _Family("GraniteMoeConfig", {**_GRANITE, **_LOCAL_EXPERTS}),
     "starcoder2": _Family("Starcoder2Config"),
     "mixtral": _Family("MixtralConfig", {**_HEAD, **_LOCAL_EXPERTS}),
+    # vision models, for rows of text; their processors: tiny_processors
+    "gemma3_vision": _Family(
+        "Gemma3Config",
+        {**_GEMMA, "layer_types": _WINDOWS},
+        vision={
+            "vision_config": {**_VISION, "num_attention_heads": 2, "image_size": 28, "vision_use_head": False},
+            "mm_tokens_per_image": 4,
+            "boi_token_index": 500,
+            "eoi_token_index": 501,
+            "image_token_index": 502,
+        },
+        renamed={"vision_tower.": "vision_tower.vision_model."},
+    ),
+    "qwen3_vl": _Family(
+        "Qwen3VLConfig",
+        {**_HEAD, "rope_parameters": {"rope_type": "default", "mrope_section": [4, 2, 2]}},
+        vision={
+            "vision_config": {
+                **_VISION,
+                "depth": 2,
+                "num_heads": 2,
+                "out_hidden_size": 64,
+                "num_position_embeddings": 16,
+                "deepstack_visual_indexes": [0, 1],
+            },
+            "vision_start_token_id": 500,
+            "vision_end_token_id": 501,
+            "image_token_id": 502,
+            "video_token_id": 503,
+        },
+    ),
+    "kimi_k25": _Family(
+        "Kimi_K25Config",
+        {"model_type": "deepseek_v3", **_DEEPSEEK, "rope_scaling": _YARN},
+        {
+            "architectures": ["KimiK25ForConditionalGeneration"],
+            "text_config": {**_DEEPSEEK_FOR_SGLANG, "architectures": ["DeepseekV3ForCausalLM"]},
+            "media_placeholder_token_id": 500,
+            "vision_config": {
+                "init_pos_emb_height": 4,
+                "init_pos_emb_width": 4,
+                "vt_hidden_size": 32,
+                "vt_intermediate_size": 64,
+                "vt_num_attention_heads": 2,
+                "vt_num_hidden_layers": 2,
+                "mm_hidden_size": 32,
+                "text_hidden_size": 64,
+            },
+        },
+        vision={
+            "vision_config": {
+                **_VISION,
+                "num_attention_heads": 2,
+                "pos_emb_height": 4,
+                "pos_emb_width": 4,
+            },
+            "projection_hidden_size": 32,
+            "image_token_id": 500,
+            "video_token_id": 501,
+            "tie_word_embeddings": False,
+        },
+        renamed={
+            "language_model.model.blocks.": "language_model.model.layers.",
+            "vision_tower.encoder.patch_embed.": "vision_tower.patch_embed.",
+            "model.mm_projector.": "mm_projector.",
+        },
+    ),
 }
 
 FAMILIES = ("llama", "qwen3", "qwen3_moe", "deepseek_v3")
@@ -261,11 +334,21 @@ def build(family: str, folder: Path, **overrides: Any) -> Path:
         raise ValueError(f"no tiny model of family {family!r}")
     parts = _FAMILIES[family]
     torch.manual_seed(7)
-    config = getattr(transformers, parts.config)(**{**_COMMON, **parts.values, **overrides})
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    values = {**_COMMON, **parts.values, **overrides}
+    kind = getattr(transformers, parts.config)
+    if parts.vision is None:
+        config, auto = kind(**values), transformers.AutoModelForCausalLM
+    else:
+        config = kind(text_config=values, **parts.vision)
+        auto = transformers.AutoModelForImageTextToText
+    model = auto.from_config(config, dtype=torch.bfloat16)
     _randomise_vectors(model)
     _scale(model, parts.scales)
     model.save_pretrained(folder)
+    if parts.renamed:
+        _rename(folder / "model.safetensors", parts.renamed)
+    if parts.vision is not None:
+        tiny_processors.write(family, folder)
     _add_to_config(folder, parts.for_sglang)
     return folder
 
@@ -291,7 +374,19 @@ def _scale(model: Any, scales: dict[str, float]) -> None:
                     parameter.mul_(factor)
 
 
+def _rename(path: Path, parts: dict[str, str]) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(path)
+    for old, new in parts.items():
+        tensors = {name.replace(old, new): tensor for name, tensor in tensors.items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
 def _add_to_config(folder: Path, values: dict[str, Any]) -> None:
     path = folder / "config.json"
     config = json.loads(path.read_text())
-    path.write_text(json.dumps({**config, **values}, indent=1))
+    for key, value in values.items():
+        inner = config.get(key)
+        config[key] = {**inner, **value} if isinstance(inner, dict) else value
+    path.write_text(json.dumps(config, indent=1))
