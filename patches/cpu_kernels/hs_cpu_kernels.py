@@ -35,9 +35,11 @@ def register() -> None:
 
 
 def _wrapped() -> dict[str, Any]:
+    attention = f"{_LAYERS}.attention.torch_native_backend.TorchNativeAttnBackend"
     return {
         "torch.get_device_module": _cpu_module,
-        f"{_LAYERS}.attention.torch_native_backend.TorchNativeAttnBackend.forward_extend": _attend,
+        f"{attention}.forward_extend": _attend,
+        f"{attention}.forward_decode": _attend,
         f"{_LAYERS}.moe.fused_moe_native.moe_forward_native": _weigh_inputs,
         f"{_MODELS}.llama4.Llama4Attention.forward": _rotate_in_place,
     }
