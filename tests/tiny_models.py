@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import tiny_processors
+
 NUM_LAYERS = 6
 VOCAB_SIZE = 512
 
@@ -68,6 +70,13 @@ _YARN = {
     "mscale": 1.0,
     "mscale_all_dim": 1.0,
 }
+_DEEPSEEK_FOR_SGLANG = {
+    "moe_layer_freq": 1,
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
+    "rope_scaling": _YARN,
+    "rope_theta": 10000.0,
+}
 _WINDOWS = ["sliding_attention", "sliding_attention", "full_attention"] * 2
 _GEMMA = {**_HEAD, "tie_word_embeddings": True, "query_pre_attn_scalar": 16, "sliding_window": 24}
 _GRANITE = {  # none of them 1: one that is left out must show
@@ -84,8 +93,13 @@ _DELTA_NET = {  # Qwen's gated delta net; every third layer is attention
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
 }
+_VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "patch_size": 14}
 _LESS_DELTA_NET = {"linear_attn.out_proj": 0.25}  # random ones amplify rounding
 _MAMBA_PATTERN = "M-*M*-"  # Mamba, MLP, attention
+# Without AMX this becomes torch_native, which SGLang refuses for these families by name only
+_AS_ON_INTEL = ("--attention-backend", "intel_amx")
+# SGLang's own warm-up decodes; for linear attention there are stand-in kernels for prefill only
+_PREFILL_ONLY = ("--skip-server-warmup",)
 
 
 @dataclass(frozen=True)
@@ -96,6 +110,9 @@ class _Family:
     values: dict[str, Any] = field(default_factory=dict)
     for_sglang: dict[str, Any] = field(default_factory=dict)
     scales: dict[str, float] = field(default_factory=dict)  # of weights whose names contain these
+    vision: dict[str, Any] | None = None  # the rest of a config whose text_config has the values
+    renamed: dict[str, str] = field(default_factory=dict)  # parts of tensor names, as published
+    server_args: tuple[str, ...] = ()  # what SGLang wants told on a CPU
 
 
 _FAMILIES = {
@@ -106,13 +123,7 @@ _FAMILIES = {
     "deepseek_v3": _Family(
         "DeepseekV3Config",
         {**_DEEPSEEK, "rope_scaling": _YARN},
-        {
-            "moe_layer_freq": 1,
-            "topk_method": "noaux_tc",
-            "scoring_func": "sigmoid",
-            "rope_scaling": _YARN,
-            "rope_theta": 10000.0,
-        },
+        _DEEPSEEK_FOR_SGLANG,
     ),
     "gemma3": _Family("Gemma3TextConfig", {**_GEMMA, "layer_types": _WINDOWS}),
     "granite": _Family("GraniteConfig", _GRANITE),
@@ -120,6 +131,7 @@ _FAMILIES = {
     "gpt_oss": _Family(
         "GptOssConfig",
         {**_HEAD, **_LOCAL_EXPERTS, "intermediate_size": 64, "sliding_window": 24},
+        server_args=(*_AS_ON_INTEL, "--moe-runner-backend", "triton"),
     ),
     "qwen2_moe": _Family("Qwen2MoeConfig", {**_MOE, "shared_expert_intermediate_size": 64}),
     "llama4": _Family(
@@ -166,18 +178,21 @@ _FAMILIES = {
             "allow_global_per_layer_attribute_access": True,
         },
         {"q_norm": 0.1},  # scores are not scaled: an attention this sharp would amplify rounding
+        server_args=_AS_ON_INTEL,
     ),
     "qwen3_next": _Family(
         "Qwen3NextConfig",
         {**_HEAD, **_MOE, **_DELTA_NET, "shared_expert_intermediate_size": 64},
         {"full_attention_interval": 3},
         _LESS_DELTA_NET,
+        server_args=_PREFILL_ONLY,
     ),
     "qwen3_5": _Family(
         "Qwen3_5TextConfig",
         {**_HEAD, **_DELTA_NET},
         {"full_attention_interval": 3},
         _LESS_DELTA_NET,
+        server_args=_PREFILL_ONLY,
     ),
     "nemotron_h": _Family(
         "NemotronHConfig",
@@ -199,6 +214,7 @@ _FAMILIES = {
             "mamba_n_groups": 2,
             "mamba_chunk_size": 32,
         },
+        server_args=_PREFILL_ONLY,
     ),
     "lfm2": _Family(
         "Lfm2Config",
@@ -209,6 +225,7 @@ _FAMILIES = {
             "conv_bias": True,
         },
         {"conv_L_cache": 3},
+        server_args=_PREFILL_ONLY,
     ),
     "falcon_h1": _Family(
         "FalconH1Config",
@@ -221,12 +238,14 @@ _FAMILIES = {
             "mamba_d_state": 16,
             "mamba_chunk_size": 32,
             "mamba_rms_norm": True,
+            "mamba_norm_before_gate": False,
             "key_multiplier": 0.5,
             "attention_out_multiplier": 0.7,
             "ssm_out_multiplier": 0.6,
             "embedding_multiplier": 2.0,
             "lm_head_multiplier": 0.5,
         },
+        server_args=_PREFILL_ONLY,
     ),
     "glm4_moe": _Family(
         "Glm4MoeConfig", {**_HEAD, **_ROUTED_EXPERTS, "use_qk_norm": True, "attention_bias": True}
@@ -247,9 +266,150 @@ _FAMILIES = {
     "granitemoe": _Family("GraniteMoeConfig", {**_GRANITE, **_LOCAL_EXPERTS}),
     "starcoder2": _Family("Starcoder2Config"),
     "mixtral": _Family("MixtralConfig", {**_HEAD, **_LOCAL_EXPERTS}),
+    "gemma": _Family("GemmaConfig", {**_HEAD, "tie_word_embeddings": True}),
+    "stablelm": _Family("StableLmConfig", {"use_qkv_bias": True}),
+    "gpt2": _Family(
+        "GPT2Config",
+        {
+            "n_embd": 64,
+            "n_layer": NUM_LAYERS,
+            "n_head": 4,
+            "n_positions": 2048,
+            "n_inner": 128,
+            "num_key_value_heads": 4,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "cohere2": _Family(
+        "Cohere2Config",
+        {
+            "tie_word_embeddings": True,
+            "logit_scale": 0.5,
+            "layer_types": _WINDOWS,
+            "sliding_window": 2048,  # SGLang's is one token wider: nothing may fall out of it
+        },
+    ),
+    "apertus": _Family("ApertusConfig"),
+    "glm4_moe_lite": _Family("Glm4MoeLiteConfig", {**_DEEPSEEK}, _DEEPSEEK_FOR_SGLANG),
+    "qwen3_5_moe": _Family(
+        "Qwen3_5MoeTextConfig",
+        {**_HEAD, **_MOE, **_DELTA_NET, "shared_expert_intermediate_size": 64},
+        {"full_attention_interval": 3},
+        _LESS_DELTA_NET,
+        server_args=_PREFILL_ONLY,
+    ),
+    "granitemoehybrid": _Family(
+        "GraniteMoeHybridConfig",
+        {
+            **_GRANITE,
+            **_LOCAL_EXPERTS,
+            "layer_types": ["mamba", "mamba", "attention"] * 2,
+            "mamba_n_heads": 8,
+            "mamba_d_head": 16,
+            "mamba_d_state": 16,
+            "mamba_chunk_size": 32,
+            "shared_intermediate_size": 64,
+        },
+        server_args=_PREFILL_ONLY,
+    ),
+    "olmoe": _Family("OlmoeConfig", {**_MOE, "num_key_value_heads": 4}),
+    "ernie4_5": _Family("Ernie4_5Config", _HEAD),
+    "lfm2_moe": _Family(
+        "Lfm2MoeConfig",
+        {
+            "layer_types": ["conv", "conv", "full_attention"] * 2,
+            "tie_word_embeddings": True,
+            "conv_bias": True,
+            "num_experts": 4,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 64,
+            "num_dense_layers": 2,
+        },
+        {"conv_L_cache": 3},
+        server_args=_PREFILL_ONLY,
+    ),
+    # vision models, for rows of text; their processors: tiny_processors
+    "gemma3_vision": _Family(
+        "Gemma3Config",
+        {**_GEMMA, "layer_types": _WINDOWS},
+        vision={
+            "vision_config": {
+                **_VISION,
+                "num_attention_heads": 2,
+                "image_size": 28,
+                "vision_use_head": False,
+            },
+            "mm_tokens_per_image": 4,
+            "boi_token_index": 500,
+            "eoi_token_index": 501,
+            "image_token_index": 502,
+        },
+        renamed={"vision_tower.": "vision_tower.vision_model."},
+    ),
+    "qwen3_vl": _Family(
+        "Qwen3VLConfig",
+        {**_HEAD, "rope_parameters": {"rope_type": "default", "mrope_section": [4, 2, 2]}},
+        vision={
+            "vision_config": {
+                **_VISION,
+                "depth": 2,
+                "num_heads": 2,
+                "out_hidden_size": 64,
+                "num_position_embeddings": 16,
+                "deepstack_visual_indexes": [0, 1],
+            },
+            "vision_start_token_id": 500,
+            "vision_end_token_id": 501,
+            "image_token_id": 502,
+            "video_token_id": 503,
+        },
+    ),
+    "kimi_k25": _Family(
+        "Kimi_K25Config",
+        {"model_type": "deepseek_v3", **_DEEPSEEK, "rope_scaling": _YARN},
+        {
+            "architectures": ["KimiK25ForConditionalGeneration"],
+            "text_config": {**_DEEPSEEK_FOR_SGLANG, "architectures": ["DeepseekV3ForCausalLM"]},
+            "media_placeholder_token_id": 500,
+            "vision_config": {
+                "init_pos_emb_height": 4,
+                "init_pos_emb_width": 4,
+                "vt_hidden_size": 32,
+                "vt_intermediate_size": 64,
+                "vt_num_attention_heads": 2,
+                "vt_num_hidden_layers": 2,
+                "mm_hidden_size": 32,
+                "text_hidden_size": 64,
+            },
+        },
+        vision={
+            "vision_config": {
+                **_VISION,
+                "num_attention_heads": 2,
+                "pos_emb_height": 4,
+                "pos_emb_width": 4,
+            },
+            "projection_hidden_size": 32,
+            "image_token_id": 500,
+            "video_token_id": 501,
+            "tie_word_embeddings": False,
+        },
+        renamed={
+            "language_model.model.blocks.": "language_model.model.layers.",
+            "vision_tower.encoder.patch_embed.": "vision_tower.patch_embed.",
+            "model.mm_projector.": "mm_projector.",
+        },
+        server_args=("--trust-remote-code",),
+    ),
 }
 
 FAMILIES = ("llama", "qwen3", "qwen3_moe", "deepseek_v3")
+ALL_FAMILIES = tuple(_FAMILIES)
+
+
+def server_args(family: str) -> tuple[str, ...]:
+    """What SGLang's command line needs besides the kit's own, to serve ``family`` on a CPU."""
+    return _FAMILIES[family].server_args
 
 
 def build(family: str, folder: Path, **overrides: Any) -> Path:
@@ -261,11 +421,21 @@ def build(family: str, folder: Path, **overrides: Any) -> Path:
         raise ValueError(f"no tiny model of family {family!r}")
     parts = _FAMILIES[family]
     torch.manual_seed(7)
-    config = getattr(transformers, parts.config)(**{**_COMMON, **parts.values, **overrides})
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    values = {**_COMMON, **parts.values, **overrides}
+    kind = getattr(transformers, parts.config)
+    if parts.vision is None:
+        config, auto = kind(**values), transformers.AutoModelForCausalLM
+    else:
+        config = kind(text_config=values, **parts.vision)
+        auto = transformers.AutoModelForImageTextToText
+    model = auto.from_config(config, dtype=torch.bfloat16)
     _randomise_vectors(model)
     _scale(model, parts.scales)
     model.save_pretrained(folder)
+    if parts.renamed:
+        _rename(folder / "model.safetensors", parts.renamed)
+    if parts.vision is not None:
+        tiny_processors.write(family, folder)
     _add_to_config(folder, parts.for_sglang)
     return folder
 
@@ -291,7 +461,19 @@ def _scale(model: Any, scales: dict[str, float]) -> None:
                     parameter.mul_(factor)
 
 
+def _rename(path: Path, parts: dict[str, str]) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(path)
+    for old, new in parts.items():
+        tensors = {name.replace(old, new): tensor for name, tensor in tensors.items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
 def _add_to_config(folder: Path, values: dict[str, Any]) -> None:
     path = folder / "config.json"
     config = json.loads(path.read_text())
-    path.write_text(json.dumps({**config, **values}, indent=1))
+    for key, value in values.items():
+        inner = config.get(key)
+        config[key] = {**inner, **value} if isinstance(inner, dict) else value
+    path.write_text(json.dumps(config, indent=1))

@@ -35,9 +35,11 @@ def register() -> None:
 
 
 def _wrapped() -> dict[str, Any]:
+    attention = f"{_LAYERS}.attention.torch_native_backend.TorchNativeAttnBackend"
     return {
         "torch.get_device_module": _cpu_module,
-        f"{_LAYERS}.attention.torch_native_backend.TorchNativeAttnBackend.forward_extend": _attend,
+        f"{attention}.forward_extend": _attend,
+        f"{attention}.forward_decode": _attend,
         f"{_LAYERS}.moe.fused_moe_native.moe_forward_native": _weigh_inputs,
         f"{_MODELS}.llama4.Llama4Attention.forward": _rotate_in_place,
     }
@@ -127,12 +129,14 @@ def _attention(
 
 
 def _weigh_inputs(original: Any, layer: Any, x: Any, topk_output: Any, config: Any) -> Any:
-    """Experts whose router weighs what they read (Llama-4), as SGLang's AMX path has it."""
-    if config.apply_router_weight_on_input:
-        from sglang.srt.layers.moe.topk import apply_topk_weights_cpu
+    """Experts whose router weighs what they read (Llama-4); each token has one.
 
-        x, weights = apply_topk_weights_cpu(True, topk_output.topk_weights, x)
-        topk_output = topk_output._replace(topk_weights=weights)
+    As SGLang's AMX path does: ``apply_topk_weights_cpu`` of ``layers/moe/topk.py``.
+    """
+    if config.apply_router_weight_on_input:
+        weights = topk_output.topk_weights
+        x = x * weights.to(x.dtype)
+        topk_output = topk_output._replace(topk_weights=weights.new_ones(weights.shape))
         config = dataclasses.replace(config, apply_router_weight_on_input=False)
     return original(layer, x, topk_output, config)
 

@@ -89,11 +89,11 @@ def chunk_gated_delta_rule_cpu(
 def mamba_chunk_scan_combined(
     x: torch.Tensor,
     dt: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
     *,
-    D: torch.Tensor,
+    D: torch.Tensor,  # noqa: N803 - SGLang passes it by this name
     dt_bias: torch.Tensor,
     initial_states: torch.Tensor | None,
     cu_seqlens: torch.Tensor,
@@ -108,23 +108,23 @@ def mamba_chunk_scan_combined(
     Args:
         x: ``[1, tokens, heads, dim]``, as is ``out``.
         dt: ``[1, tokens, heads]``, before bias and softplus.
-        A: ``[heads]``, negative.
-        B: ``[1, tokens, groups, state]``, as is ``C``.
+        a: ``[heads]``, negative.
+        b: ``[1, tokens, groups, state]``, as is ``c``.
         initial_states: ``[sequences, heads, dim, state]``, or None for zeros; so is the result.
     """
     heads, dim = x.shape[2:]
     step = functional.softplus(dt[0].float() + dt_bias.float())
-    decay = (step * A.float()).exp()
-    B, C = (m[0].float().repeat_interleave(heads // m.shape[2], dim=1) for m in (B, C))
-    update = (step[..., None] * x[0].float())[..., None] * B[:, :, None]
+    decay = (step * a.float()).exp()
+    b, c = (m[0].float().repeat_interleave(heads // m.shape[2], dim=1) for m in (b, c))
+    update = (step[..., None] * x[0].float())[..., None] * b[:, :, None]
     last = []
     for number, _slot, tokens in _sequences(cu_seqlens[1:], cu_seqlens):
-        state = x.new_zeros(heads, dim, B.shape[-1], dtype=torch.float32)
+        state = x.new_zeros(heads, dim, b.shape[-1], dtype=torch.float32)
         if initial_states is not None:
             state = initial_states[number].float()
         for t in range(tokens.start, tokens.stop):
             state = state * decay[t][:, None, None] + update[t]
-            y = (state @ C[t][..., None])[..., 0] + D.float()[:, None] * x[0, t].float()
+            y = (state @ c[t][..., None])[..., 0] + D.float()[:, None] * x[0, t].float()
             out[0, t] = y.to(out.dtype)
         last.append(state.to(state_dtype))
     return None, torch.stack(last), None

@@ -25,13 +25,13 @@ def install() -> None:
 
 
 def fused_gdn_gating_cpu(
-    A_log: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dt_bias: torch.Tensor
+    log_rate: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dt_bias: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A gated delta net's decay (its logarithm) and step size, ``[1, tokens, heads]`` each.
 
     Follows ``sglang/kernels/ops/attention/linear/fused_gdn_gating.py``.
     """
-    decay = -A_log.float().exp() * functional.softplus(a.float() + dt_bias.float())
+    decay = -log_rate.float().exp() * functional.softplus(a.float() + dt_bias.float())
     return decay[None], b.float().sigmoid()[None]
 
 
