@@ -105,19 +105,11 @@ def launch(plan: Plan) -> ServerState:
     (parameters.dump_path / "plugin.json").unlink(missing_ok=True)
     log = run_path / "server.log"
     launched_at = time.time()
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command(plan),
-            env=environment(plan),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    pid = spawn(command(plan), environment(plan), log)
     state = ServerState(
         url=f"http://{parameters.host}:{plan.port}",
-        pid=process.pid,
-        process_mark=process_mark(process.pid),
+        pid=pid,
+        process_mark=process_mark(pid),
         launched_at=launched_at,
         model_path=str(plan.model.path),
         boundaries=plan.boundaries,
@@ -133,6 +125,20 @@ def launch(plan: Plan) -> ServerState:
         stop_group(state, patience_s=0.0)  # nobody would find it again
         raise
     return state
+
+
+def spawn(arguments: list[str], variables: dict[str, str], log: Path) -> int:
+    """Start a process in a session of its own, its output in ``log``; returns its id."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            arguments,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    return process.pid
 
 
 def command(plan: Plan) -> list[str]:

@@ -4,11 +4,13 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import tiny_models
 from buckets import CREDENTIALS, PLACES, Bucket, Meddler
 from support import CHUNK
+from warm import WarmServers
 
 from hslib import processes, server
 from hslib.config import ServerParameters
@@ -28,8 +30,16 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmServers]:
+    """Servers forked from a process that has SGLang imported."""
+    servers = WarmServers(tmp_path_factory.mktemp("warm") / "log")
+    yield servers
+    servers.close()
+
+
+@pytest.fixture(scope="session")
 def start_server(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, warm: WarmServers
 ) -> Iterator[Callable[..., server.ServerState]]:
     """Start servers that are stopped at the end of the session, if not before."""
     started: list[server.ServerState] = []
@@ -37,7 +47,8 @@ def start_server(
     def start(model: Path, **parameters: object) -> server.ServerState:
         run_dir = tmp_path_factory.mktemp("run")
         values = {"run_dir": str(run_dir), "model_path": str(model), "layers": "1,3,5"}
-        state = server.start(ServerParameters.from_values({**values, **parameters}))
+        with mock.patch.object(server, "spawn", warm.spawn):
+            state = server.start(ServerParameters.from_values({**values, **parameters}))
         started.append(state)
         return state
 

@@ -54,8 +54,10 @@ def is_norm(module: torch.nn.Module, hidden_size: int) -> bool:
     if next(module.children(), None) is not None:
         return False
     parameters = list(module.parameters(recurse=False))
-    if not parameters:
-        return "norm" in type(module).__name__.lower()
+    if not parameters:  # one without a weight, or whose weight is no parameter
+        weight = getattr(module, "weight", None)
+        fits = not isinstance(weight, torch.Tensor) or weight.numel() == hidden_size
+        return fits and "norm" in type(module).__name__.lower()
     return all(p.ndim == 1 and p.numel() == hidden_size for p in parameters)
 
 
