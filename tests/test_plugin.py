@@ -26,6 +26,7 @@ from hslib.errors import DumpError
 
 HIDDEN, BOUNDARIES = 16, (1, 3)
 EXPECTED = Expected(BOUNDARIES, HIDDEN)
+WHOLE = {field: harmless for field, (harmless, _) in hooks._SPLITS.items()}
 
 # --- names and chunks ---------------------------------------------------------------------
 
@@ -502,7 +503,7 @@ def test_only_rank_0_of_tensor_parallel_ranks_writes(
         runner = SimpleNamespace(
             model=Causal(inner), is_draft_worker=False, dtype=torch.bfloat16, model_config=config
         )
-        parallel = SimpleNamespace(tp_rank=rank, dp_rank=None, attn_dp_size=1, dp_size=1)
+        parallel = SimpleNamespace(tp_rank=rank, dp_rank=None, dp_size=1, **WHOLE)
         monkeypatch.setattr("sglang.srt.runtime_context.get_parallel", lambda p=parallel: p)
         monkeypatch.setattr(hooks, "_capture", None)
         hooks._on_backends(None, runner)
@@ -533,17 +534,55 @@ def test_the_api_key_is_masked_in_sglangs_own_log_line() -> None:
     assert shown == {"api_key": "***", "admin_api_key": None, "port": 1}
 
 
-def test_attention_data_parallelism_and_other_dtypes_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("field", "value", "setting"),
+    [
+        ("attn_dp_size", 2, "attention data parallelism"),
+        ("attn_cp_size", 2, "context parallelism"),
+        ("pp_size", 2, "pipeline parallelism"),
+        ("enable_layernorm_sp", True, "sequence parallelism"),
+        ("enable_attn_tp_input_scattered", True, "--enable-attn-tp-input-scattered"),
+    ],
+)
+def test_what_splits_the_states_over_ranks_is_refused_by_name(
+    field: str, value: object, setting: str
 ) -> None:
+    hooks.refuse_split_states("Causal", SimpleNamespace(**WHOLE))
+    parallel = SimpleNamespace(**{**WHOLE, field: value})
+    with pytest.raises(CaptureError, match=f"Causal: {setting}"):
+        hooks.refuse_split_states("Causal", parallel)
+
+
+def test_the_settings_that_split_states_are_there_in_the_pinned_sglang() -> None:
+    from sglang.srt.server_args import ServerArgs
+
+    assert set(hooks._SPLITS) <= set(ServerArgs.__annotations__)
+
+
+def test_any_rank_that_refuses_says_so_where_the_launcher_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks start side by side, and the first that ends takes the others with it."""
+    monkeypatch.setenv("SGLANG_HS_DUMP_DIR", str(tmp_path))
     monkeypatch.setenv("SGLANG_HS_DUMP_BOUNDARIES", "1,3")
-    parallel = SimpleNamespace(attn_dp_size=2)
-    runner = SimpleNamespace(model=Causal(Inner()), dtype=torch.bfloat16)
-    with pytest.raises(CaptureError, match="Causal: attention data parallelism"):
-        hooks.prepare_model(runner, parallel)
-    runner.dtype, parallel.attn_dp_size = torch.float16, 1
+    config = SimpleNamespace(hidden_size=HIDDEN, model_path="m", num_hidden_layers=6, vocab_size=9)
+    runner = SimpleNamespace(
+        model=Causal(Inner()), is_draft_worker=False, dtype=torch.bfloat16, model_config=config
+    )
+    split = {**WHOLE, "attn_dp_size": 2}
+    parallel = SimpleNamespace(tp_rank=1, dp_rank=1, dp_size=1, **split)
+    monkeypatch.setattr("sglang.srt.runtime_context.get_parallel", lambda: parallel)
+    with pytest.raises(CaptureError):
+        hooks._on_backends(None, runner)
+    said = json.loads((tmp_path / "plugin.json").read_text())
+    assert "attention data parallelism" in said["problems"][0]
+
+
+def test_other_dtypes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGLANG_HS_DUMP_BOUNDARIES", "1,3")
+    runner = SimpleNamespace(model=Causal(Inner()), dtype=torch.float16)
     with pytest.raises(CaptureError, match="--dtype bfloat16"):
-        hooks.prepare_model(runner, parallel)
+        hooks.prepare_model(runner, SimpleNamespace(**WHOLE))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")

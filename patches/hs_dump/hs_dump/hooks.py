@@ -36,6 +36,14 @@ _SEAMS = {
     f"{_BATCH}.init_new": ("batch", "model_runner"),
     "sglang.srt.runtime_context.get_parallel": (),
 }
+# What splits the states over ranks: field of get_parallel() -> (harmless value, its name).
+_SPLITS = {
+    "attn_dp_size": (1, "attention data parallelism (--attn-dp-size, --enable-dp-attention)"),
+    "attn_cp_size": (1, "context parallelism (--attn-cp-size, --enable-prefill-cp)"),
+    "pp_size": (1, "pipeline parallelism (--pp-size)"),
+    "enable_layernorm_sp": (False, "sequence parallelism (--enable-layernorm-sp)"),
+    "enable_attn_tp_input_scattered": (False, "--enable-attn-tp-input-scattered"),
+}
 
 _capture: Capture | None = None
 
@@ -130,9 +138,9 @@ def _on_backends(_result: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None
         _capture = make_capture(root, runner, boundaries, parallel, dp_rank)
         write_plugin_json(root, {**describe(runner), **_capture.describe()}, dp_rank)
     except Exception as error:
-        if parallel.tp_rank == 0:
-            report = {**describe(runner), "problems": [str(error)]}
-            write_plugin_json(Path(os.environ["SGLANG_HS_DUMP_DIR"]), report, dp_rank)
+        # whichever rank refuses first ends them all, so it says why where the launcher looks
+        report = {**describe(runner), "problems": [str(error)]}
+        write_plugin_json(Path(os.environ["SGLANG_HS_DUMP_DIR"]), report)
         raise
 
 
@@ -143,13 +151,23 @@ def prepare_model(runner: Any, parallel: Any) -> tuple[int, ...]:
         CaptureError: with the model's class and what to change.
     """
     name = type(runner.model).__name__
-    if parallel.attn_dp_size > 1:
-        raise CaptureError(f"{name}: attention data parallelism is not supported; drop it")
+    refuse_split_states(name, parallel)
     if runner.dtype != torch.bfloat16:
         raise CaptureError(
             f"{name} runs in {runner.dtype}: dumps are bfloat16, start with --dtype bfloat16"
         )
     return set_boundaries(runner.model, parse_boundaries(_setting("BOUNDARIES", "")))
+
+
+def refuse_split_states(name: str, parallel: Any) -> None:
+    """Refuse settings under which no rank holds every token's state at every boundary.
+
+    Raises:
+        CaptureError: with the model's class and the setting.
+    """
+    for field, (harmless, setting) in _SPLITS.items():
+        if getattr(parallel, field) != harmless:
+            raise CaptureError(f"{name}: {setting} is not supported; drop it")
 
 
 def make_capture(
