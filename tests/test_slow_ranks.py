@@ -25,13 +25,13 @@ from test_slow_processes import (
 )
 from test_slow_real import assert_demo_is_reference, run
 
-from hslib import processes, server
+from hslib import preflight, processes, server
 from hslib.dump import Dump, DumpDir, validate
 from hslib.errors import DumpError, ServerError
 from hslib.progress import read_progress
 from hslib.store import Store
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # two servers, one after the other
 
 FAMILIES = ("qwen3", "qwen3_moe", "deepseek_v3")  # dense, a mixture of experts, MLA
 REQUESTS = {
@@ -87,7 +87,7 @@ def test_states_are_the_reference_and_those_of_one_rank(ranks: Ranks, how: str) 
         of_one, of_two = ranks.of_one[sample.index], states_of(dump)
         for number in range(len(BOUNDARIES) + 1):
             apart = (of_two[:, number] - of_one[:, number]).norm() / of_one[:, number].norm()
-            assert float(apart) < 0.012, f"state {number}: {apart:.4f}"
+            assert float(apart) < 0.02, f"state {number}: {apart:.4f}"  # as far as each may be off
 
 
 def test_one_rank_writes_for_both(ranks: Ranks) -> None:
@@ -243,9 +243,11 @@ def test_two_replicas_of_two_ranks_each_write_what_is_theirs(
     assert all(log.count(f"DP{rank} TP0] Prefill batch") > 3 for rank in range(2))
 
 
-def test_attention_data_parallelism_is_refused_with_what_to_do(
-    model_of: Callable[[str], Path], start_server: StartServer
+def test_a_server_with_attention_data_parallelism_says_why_it_ends(
+    model_of: Callable[[str], Path], start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its ranks hold different requests' tokens, so no rank sees what one would write."""
-    with pytest.raises(ServerError, match="attention data parallelism is not supported"):
+    """As one that somebody starts by hand, past preflight: the first rank that ends is heard."""
+    monkeypatch.setattr(preflight, "_SPLITTING", set())
+    with pytest.raises(ServerError, match="died while starting") as caught:
         start_server(model_of("qwen3"), tp_size=2, extra_args=["--attn-dp-size", "2"])
+    assert "attention data parallelism" in caught.value.fix
