@@ -33,6 +33,32 @@ found = dict(sglang=version("sglang"), hs_dump=version("hs-dump"), plugins=plugi
 print(json.dumps(found))
 """
 
+# SGLang's switches with which a rank holds some tokens' states, or some layers', only.
+_SPLITTING = {
+    "--attn-dp-size",
+    "--attention-data-parallel-size",
+    "--enable-dp-attention",
+    "--attn-cp-size",
+    "--attention-context-parallel-size",
+    "--enable-prefill-cp",
+    "--pp-size",
+    "--pipeline-parallel-size",
+    "--enable-layernorm-sp",
+    "--enable-attn-tp-input-scattered",
+    "--enable-two-batch-overlap",
+    "--enable-pdmux",
+}
+# What would win over --disable-prefill-cuda-graph: a replayed graph skips the plugin's hooks.
+_GRAPHS = {"--cuda-graph-backend-prefill", "--cuda-graph-config"}
+_RANKS = {  # what has a parameter of its own, by which cores, memory and replicas are planned
+    "--tp-size": "tp_size",
+    "--tensor-parallel-size": "tp_size",
+    "--tp": "tp_size",
+    "--dp-size": "dp_size",
+    "--data-parallel-size": "dp_size",
+    "--dp": "dp_size",
+}
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -84,7 +110,7 @@ def preflight(parameters: ServerParameters) -> tuple[Plan | None, list[Problem]]
     model, boundaries = _check_model(parameters, problems)
     port = _check_port(parameters, problems)
     _check_key(parameters, problems)
-    _check_switches(parameters, problems)
+    _check_ranks(parameters, interpreter, problems)
     root_ok = _check_dump_directory(parameters.dump_path, problems)
     budget = _check_budget(parameters, model, boundaries, problems) if root_ok else 0
     if problems or interpreter is None or model is None:
@@ -174,33 +200,6 @@ def _check_model(
     return model, boundaries
 
 
-# Switches under which the plugin's hooks see no whole states; SGLang itself takes them.
-_SPLITTING = (
-    "--cuda-graph-backend-prefill",
-    "--cuda-graph-config",
-    "--enable-two-batch-overlap",
-    "--enable-layernorm-sp",
-    "--enable-attn-tp-input-scattered",
-    "--enable-dp-attention",
-    "--enable-pdmux",
-    "--pp-size",
-    "--pipeline-parallel-size",
-    "--attn-cp-size",
-)
-
-
-def _check_switches(parameters: ServerParameters, problems: list[Problem]) -> None:
-    given = {arg.partition("=")[0] for arg in parameters.extra_args}
-    problems += [
-        Problem(
-            f"extra_args has {switch}: states would be split, or skip the plugin's hooks",
-            f"leave {switch} out",
-        )
-        for switch in _SPLITTING
-        if switch in given
-    ]
-
-
 def _check_port(parameters: ServerParameters, problems: list[Problem]) -> int:
     if parameters.port == 0:
         with socket.socket() as free:
@@ -243,6 +242,36 @@ def _check_key(parameters: ServerParameters, problems: list[Problem]) -> None:
             Problem(
                 "an API key in extra_args would show in the process list and in server.log",
                 "put it into an environment variable and name that in api_key_env",
+            )
+        )
+
+
+def _check_ranks(
+    parameters: ServerParameters, interpreter: Interpreter | None, problems: list[Problem]
+) -> None:
+    """What the plugin would refuse after minutes of loading, and GPUs that are not there."""
+    flags = {argument.partition("=")[0] for argument in parameters.extra_args}
+    for flag in sorted(flags & _SPLITTING):
+        problems.append(
+            Problem(
+                f"{flag} in extra_args splits the states over ranks: none holds every token's",
+                "drop it; tp_size and dp_size are what may be split",
+            )
+        )
+    problems += [
+        Problem(f"{flag} in extra_args replays prefills past the plugin's hooks", "drop it")
+        for flag in sorted(flags & _GRAPHS)
+    ]
+    for flag in sorted(flags & _RANKS.keys()):
+        problems.append(Problem(f"{flag} stands in extra_args", f"set {_RANKS[flag]} instead"))
+    devices = interpreter.cuda_devices if interpreter else 0
+    needed = parameters.tp_size * parameters.dp_size
+    if 0 < devices < needed and "--nnodes" not in flags:
+        problems.append(
+            Problem(
+                f"tp_size {parameters.tp_size} x dp_size {parameters.dp_size} takes {needed} GPUs; "
+                f"{devices} can be seen here",
+                "lower them, or let the server see more (CUDA_VISIBLE_DEVICES)",
             )
         )
 

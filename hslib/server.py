@@ -9,7 +9,7 @@ import atexit
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from hslib.preflight import Plan, require
 from hslib.processes import is_alive, members, process_mark, stop_group
 
 _PATCHES = Path(__file__).parent.parent / "patches"
+_NO_LIBRARY = "/nonexistent/libnccl.so"
 _CPU_TOTAL_TOKENS = 65536  # KV pool on a CPU; SGLang's default would take most of the memory
 
 
@@ -209,15 +210,22 @@ def environment(plan: Plan) -> dict[str, str]:
         found.setdefault("MALLOC_TRIM_THRESHOLD_", str(1 << 40))
         # waiting OpenMP threads soon leave their cores to the job's client
         found.setdefault("GOMP_SPINCOUNT", "10000")
-        if parameters.dp_size > 1:
-            found.setdefault("SGLANG_CPU_OMP_THREADS_BIND", _one_core_each(parameters.dp_size))
+        ranks = parameters.tp_size * parameters.dp_size
+        if ranks > 1:
+            cores = sorted(os.sched_getaffinity(0))
+            found.setdefault("SGLANG_CPU_OMP_THREADS_BIND", _cores_of_ranks(cores, ranks))
+            # only SGLang's own kernels bind; else each rank starts a thread for every core
+            found.setdefault("OMP_NUM_THREADS", str(max(1, len(cores) // ranks)))
+        if parameters.tp_size > 1:
+            # PyPI's torch brings a libnccl that loads without a GPU and then fails; where there
+            # is no library at all SGLang's ranks talk by gloo
+            found["SGLANG_NCCL_SO_PATH"] = _NO_LIBRARY
     return found
 
 
-def _one_core_each(replicas: int) -> str:
-    """SGLang's CPU engine wants its cores told when there is more than one rank."""
-    cores = sorted(os.sched_getaffinity(0))
-    return "|".join(str(cores[i % len(cores)]) for i in range(replicas))
+def _cores_of_ranks(cores: Sequence[int], ranks: int) -> str:
+    """``0|1``: SGLang's CPU engine wants them told when ranks outnumber the NUMA nodes."""
+    return "|".join(str(cores[rank % len(cores)]) for rank in range(ranks))
 
 
 def wait_ready(

@@ -29,6 +29,7 @@ from hslib.errors import DumpError
 
 HIDDEN, BOUNDARIES = 16, (1, 3)
 EXPECTED = Expected(BOUNDARIES, HIDDEN)
+WHOLE = {field: harmless for field, (harmless, _) in hooks._SPLITS.items()}
 
 # --- names and chunks ---------------------------------------------------------------------
 
@@ -493,25 +494,54 @@ def test_a_server_started_by_hand_gets_the_flags_that_capture_needs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("switch", "changes"),
+    ("field", "value", "setting"),
     [
-        ("--enable-dp-attention", {"attn_dp_size": 2}),
-        ("--pp-size", {"pp_size": 2}),
-        ("--enable-layernorm-sp", {"enable_layernorm_sp": True}),
+        ("attn_dp_size", 2, "attention data parallelism"),
+        ("attn_cp_size", 2, "context parallelism"),
+        ("pp_size", 2, "pipeline parallelism"),
+        ("enable_layernorm_sp", True, "sequence parallelism"),
+        ("enable_attn_tp_input_scattered", True, "--enable-attn-tp-input-scattered"),
     ],
 )
-def test_switches_that_split_states_and_other_dtypes_are_refused(
-    switch: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_what_splits_the_states_over_ranks_is_refused_by_name(
+    field: str, value: object, setting: str
 ) -> None:
-    monkeypatch.setattr("sglang.srt.runtime_context.get_exec", SimpleNamespace)
-    config = SimpleNamespace(num_hidden_layers=2, hidden_size=HIDDEN, vocab_size=9)
-    runner = SimpleNamespace(model=torch.nn.Linear(1, 1), dtype=torch.bfloat16, model_config=config)
-    parallel = SimpleNamespace(attn_dp_size=1)
-    with pytest.raises(CaptureError, match=f"Linear.*drop {switch}"):
-        hooks.make_recorder(runner, SimpleNamespace(**{**vars(parallel), **changes}), True)
-    runner.dtype = torch.float16
+    hooks.refuse_split_states("Causal", SimpleNamespace(**WHOLE))
+    parallel = SimpleNamespace(**{**WHOLE, field: value})
+    with pytest.raises(CaptureError, match=f"Causal: {setting}"):
+        hooks.refuse_split_states("Causal", parallel)
+
+
+def test_the_settings_that_split_states_are_there_in_the_pinned_sglang() -> None:
+    from sglang.srt.server_args import ServerArgs
+
+    assert set(hooks._SPLITS) <= set(ServerArgs.__annotations__)
+
+
+def runner_of(dtype: torch.dtype = torch.bfloat16) -> Any:
+    config = SimpleNamespace(hidden_size=HIDDEN, model_path="m", num_hidden_layers=6, vocab_size=9)
+    return SimpleNamespace(
+        model=torch.nn.Linear(1, 1), is_draft_worker=False, dtype=dtype, model_config=config
+    )
+
+
+def test_any_rank_that_refuses_says_so_where_the_launcher_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks start side by side, and the first that ends takes the others with it."""
+    monkeypatch.setenv("SGLANG_HS_DUMP_DIR", str(tmp_path))
+    split = {**WHOLE, "attn_dp_size": 2}
+    parallel = SimpleNamespace(tp_rank=1, dp_rank=1, dp_size=1, **split)
+    monkeypatch.setattr("sglang.srt.runtime_context.get_parallel", lambda: parallel)
+    with pytest.raises(CaptureError):
+        hooks._on_backends(None, runner_of())
+    said = json.loads((tmp_path / "plugin.json").read_text())
+    assert "attention data parallelism" in said["problems"][0]
+
+
+def test_other_dtypes_are_refused() -> None:
     with pytest.raises(CaptureError, match="--dtype bfloat16"):
-        hooks.make_recorder(runner, parallel, True)
+        hooks.make_recorder(runner_of(torch.float16), SimpleNamespace(**WHOLE), True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")

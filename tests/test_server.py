@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -120,6 +121,38 @@ def test_a_key_on_the_command_line_is_a_problem(parameters: Any) -> None:
     assert "extra_args" in problems_of(parameters(extra_args=["--api-key=x"]))
 
 
+@pytest.mark.parametrize(
+    "extra_args",
+    [
+        ["--attn-dp-size", "2"],
+        ["--enable-dp-attention"],
+        ["--pp-size=2"],
+        ["--enable-layernorm-sp"],
+    ],
+)
+def test_what_would_split_the_states_over_ranks_is_a_problem(
+    parameters: Any, extra_args: list[str]
+) -> None:
+    flag = extra_args[0].partition("=")[0]
+    assert f"{flag} in extra_args splits the states" in problems_of(
+        parameters(extra_args=extra_args)
+    )
+
+
+def test_ranks_are_set_by_parameters_not_by_extra_args(parameters: Any) -> None:
+    assert "set tp_size instead" in problems_of(parameters(extra_args=["--tp", "2"]))
+    assert "set dp_size instead" in problems_of(parameters(extra_args=["--dp-size=2"]))
+
+
+def test_more_ranks_than_gpus_are_a_problem_and_on_a_cpu_none(parameters: Any) -> None:
+    wanted, problems = parameters(tp_size=2, dp_size=2), []
+    for devices in (0, 4, 2):
+        interpreter = preflight.Interpreter("python", "0.5.23", "1.0.0", True, devices)
+        assert problems == []
+        preflight._check_ranks(wanted, interpreter, problems)
+    assert "takes 4 GPUs; 2 can be seen here" in str(problems[0])
+
+
 def test_all_problems_are_told_at_once(parameters: Any, tmp_path: Path) -> None:
     with pytest.raises(ServerError) as caught:
         server.start(parameters(model_path=str(tmp_path / "no"), dump_dir="/proc/nothing"))
@@ -152,14 +185,29 @@ def test_nothing_to_capture_is_a_problem(parameters: Any) -> None:
     assert (plan.boundaries, plan.num_states) == ((), 1)
 
 
-@pytest.mark.parametrize(
-    "switch", ["--enable-two-batch-overlap", "--cuda-graph-backend-prefill=full", "--pp-size"]
-)
-def test_switches_that_split_states_or_skip_the_hooks_are_problems(
-    parameters: Any, switch: str
+def test_a_graph_that_would_be_replayed_past_the_hooks_is_a_problem(parameters: Any) -> None:
+    text = problems_of(parameters(extra_args=["--cuda-graph-backend-prefill=full"]))
+    assert "past the plugin's hooks" in text
+
+
+def test_ranks_on_a_cpu_have_a_core_each_and_no_nccl(
+    parameters: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = problems_of(parameters(extra_args=[switch, "2"]))
-    assert f"leave {switch.partition('=')[0]} out" in text
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {5, 3, 4})
+    for name in ("SGLANG_CPU_OMP_THREADS_BIND", "SGLANG_NCCL_SO_PATH", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    plan = preflight.require(parameters(tp_size=2, dp_size=2))
+    on_cpu = replace(plan, interpreter=replace(plan.interpreter, cuda_devices=0))
+    found = server.environment(on_cpu)
+    assert found["SGLANG_CPU_OMP_THREADS_BIND"] == "3|4|5|3", "one for each rank, or it won't start"
+    assert found["OMP_NUM_THREADS"] == "1"
+    assert not Path(found["SGLANG_NCCL_SO_PATH"]).exists()
+    on_gpus = replace(plan, interpreter=replace(plan.interpreter, cuda_devices=4))
+    alone = replace(on_cpu, parameters=parameters())
+    for other in (on_gpus, alone):
+        assert not {"SGLANG_CPU_OMP_THREADS_BIND", "SGLANG_NCCL_SO_PATH"} & set(
+            server.environment(other)
+        )
 
 
 # --- processes that are not SGLang --------------------------------------------------------

@@ -43,6 +43,14 @@ _SEAMS = {
     f"{_STAGE}.StageBoundary.prepare": ("hidden_states", "forward_batch"),
     f"{_STAGE}.StageBoundary._prepare_attention": ("capture",),
 }
+# What splits the states over ranks: field of get_parallel() -> (harmless value, its name).
+_SPLITS = {
+    "attn_dp_size": (1, "attention data parallelism (--attn-dp-size, --enable-dp-attention)"),
+    "attn_cp_size": (1, "context parallelism (--attn-cp-size, --enable-prefill-cp)"),
+    "pp_size": (1, "pipeline parallelism (--pp-size)"),
+    "enable_layernorm_sp": (False, "sequence parallelism (--enable-layernorm-sp)"),
+    "enable_attn_tp_input_scattered": (False, "--enable-attn-tp-input-scattered"),
+}
 
 _capture: Capture | None = None  # on the rank that writes
 _recorder: Recorder | None = None  # on every rank
@@ -140,9 +148,9 @@ def _on_backends(_result: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None
         _capture = make_capture(root, runner, _recorder, parallel, about)
         write_plugin_json(root, {**about, **_capture.describe(), "proven": False}, dp_rank)
     except Exception as error:
-        if parallel.tp_rank == 0:
-            report = {**describe(runner), "problems": [str(error)]}
-            write_plugin_json(Path(os.environ["SGLANG_HS_DUMP_DIR"]), report, dp_rank)
+        # whichever rank refuses first ends them all, so it says why where the launcher looks
+        report = {**describe(runner), "problems": [str(error)]}
+        write_plugin_json(Path(os.environ["SGLANG_HS_DUMP_DIR"]), report)
         raise
 
 
@@ -153,9 +161,7 @@ def make_recorder(runner: Any, parallel: Any, writes: bool) -> Recorder:
         CaptureError: with the model's class and what to change.
     """
     name, config = type(runner.model).__name__, runner.model_config
-    unfit = splitting_switches(parallel)
-    if unfit:
-        raise CaptureError(f"{name}: no rank would see whole states; drop {', '.join(unfit)}")
+    refuse_split_states(name, parallel)
     if runner.dtype != torch.bfloat16:
         raise CaptureError(
             f"{name} runs in {runner.dtype}: dumps are bfloat16, start with --dtype bfloat16"
@@ -171,26 +177,15 @@ def make_recorder(runner: Any, parallel: Any, writes: bool) -> Recorder:
     return Recorder(stack, boundaries, stores_final, sizes, writes, seam)
 
 
-def splitting_switches(parallel: Any) -> list[str]:
-    """What splits a prefill's rows over ranks, or a batch into parts, by its switch's name.
+def refuse_split_states(name: str, parallel: Any) -> None:
+    """Refuse settings under which no rank holds every token's state at every boundary.
 
-    SGLang 0.5.23: ``layers/layer_boundary/layout.py``, ``layers/layernorm_sp.py``,
-    ``batch_overlap/two_batch_overlap.py``, ``model_executor/model_runner.py``.
+    Raises:
+        CaptureError: with the model's class and the setting.
     """
-    from sglang.srt.runtime_context import get_exec
-
-    overlap = getattr(get_exec(), "overlap", None)
-    found = {
-        "--enable-dp-attention": parallel.attn_dp_size > 1,
-        "--pp-size": getattr(parallel, "pp_size", 1) > 1,
-        "--attn-cp-size": getattr(parallel, "attn_cp_size", 1) > 1,
-        "--enable-layernorm-sp": getattr(parallel, "enable_layernorm_sp", False),
-        "--enable-attn-tp-input-scattered": getattr(
-            parallel, "enable_attn_tp_input_scattered", False
-        ),
-        "--enable-two-batch-overlap": getattr(overlap, "enable_two_batch_overlap", False),
-    }
-    return [switch for switch, is_on in found.items() if is_on]
+    for field, (harmless, setting) in _SPLITS.items():
+        if getattr(parallel, field) != harmless:
+            raise CaptureError(f"{name}: {setting} is not supported; drop it")
 
 
 def make_capture(
