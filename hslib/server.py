@@ -167,7 +167,7 @@ def command(plan: Plan) -> list[str]:
     flags = ["--disable-radix-cache", "--enable-return-aux-hidden-states"]
     if plan.interpreter.cuda_devices == 0:
         flags.append("--sleep-on-idle")  # an idle scheduler would keep a whole core busy
-    if not plan.model.tokenizer_hash:
+    if plan.skip_tokenizer:
         flags.append("--skip-tokenizer-init")  # requests carry ids; no tokenizer is needed
     layer_ids = [str(boundary - 1) for boundary in plan.boundaries]
     return [

@@ -129,7 +129,8 @@ def through_head(probe: Probe) -> tuple[list[HeadReading], HeadVerdict]:
     logprobs: list[list[float]] | None = None
     if parameters.server_url:
         with ServerClient(parameters.server_url, parameters.api_key) as client:
-            logprobs = [client.logprobs(s.input_ids.numpy()) for s in probe.samples]
+            size = model.vocab_size
+            logprobs = [client.logprobs(s.input_ids.numpy(), size) for s in probe.samples]
     readings = read_through_head(
         probe.samples, head_of(model.path), read_final_norm(model.path), logprobs
     )
