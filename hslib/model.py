@@ -61,25 +61,31 @@ def read_shape(path: str | Path) -> ModelInfo:
     folder = local_folder(path, "config")
     folder = folder.parent if folder.name == "config.json" else folder
     config = read_config(folder)
+    return ModelInfo(
+        path=folder,
+        architecture=(config.raw.get("architectures") or ["?"])[0],
+        model_type=config.model_type,
+        num_layers=_number(config, "num_hidden_layers"),
+        hidden_size=_number(config, "hidden_size"),
+        vocab_size=_number(config, "vocab_size"),
+        context_length=int(config.get("max_position_embeddings", 0)),
+        config_hash=xxhash.xxh3_128_hexdigest(config.path.read_bytes()),
+        tokenizer_hash=_tokenizer_hash(folder),
+        notes=_notes(config),
+    )
+
+
+def _number(config: ModelConfig, name: str) -> int:
+    value = config.get(name)
     try:
-        return ModelInfo(
-            path=folder,
-            architecture=(config.raw.get("architectures") or ["?"])[0],
-            model_type=config.model_type,
-            num_layers=int(config["num_hidden_layers"]),
-            hidden_size=int(config["hidden_size"]),
-            vocab_size=int(config["vocab_size"]),
-            context_length=int(config.get("max_position_embeddings", 0)),
-            config_hash=xxhash.xxh3_128_hexdigest(config.path.read_bytes()),
-            tokenizer_hash=_tokenizer_hash(folder),
-            notes=_notes(config),
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        return int(value)
+    except (TypeError, ValueError):
         raise ParameterError(
-            f"{config.path} lacks a usable {error}",
+            f"{config.path} lacks a usable {name!r}",
+            got=value,
             fix="give a causal language model's folder; where its class is code in the folder and "
             "knows a default, write the value into config.json",
-        ) from error
+        ) from None
 
 
 def _notes(config: ModelConfig) -> tuple[str, ...]:

@@ -63,8 +63,11 @@ class ModelConfig:
     @property
     def model_type(self) -> str:
         """The language model's, which decides what its norm is."""
-        of_class = "" if "model_type" in self.text else getattr(self._of_class, "model_type", "")
-        return str(self.text.get("model_type") or of_class or self.raw.get("model_type") or "")
+        own = self.text.get("model_type")
+        # who says nothing of its layers is a wrapper that leaves all of its part to the class
+        if not own or self.stated("num_hidden_layers") is None:
+            own = getattr(self._of_class, "model_type", own)
+        return str(own or self.raw.get("model_type") or "")
 
     @property
     def tied(self) -> bool:
