@@ -79,4 +79,5 @@ def ask_sglang(python: str, folder: Path) -> Answer:
         found = json.loads(run.stdout.strip().splitlines()[-1])
     except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError, IndexError):
         return Answer("", loads_tokenizer=False)
-    return Answer(" ".join(found["refused"].split())[:300], found["loads_tokenizer"])
+    first_sentence = " ".join(found["refused"].split()).partition(". ")[0]
+    return Answer(first_sentence[:300], found["loads_tokenizer"])
