@@ -9,12 +9,19 @@ import pytest
 import tiny_models
 import torch
 from safetensors.torch import load_file, save_file
-from support import BOUNDARIES, demo_samples, load_reference, model_store, random_sample
+from support import (
+    BOUNDARIES,
+    demo_samples,
+    load_reference,
+    model_store,
+    random_sample,
+    write_rows,
+)
 
 from hslib import demo, processes, server
 from hslib.client import ServerClient
 from hslib.config import ProbeParameters
-from hslib.errors import ProbeError
+from hslib.errors import ProbeError, RequestError
 from hslib.norm import read_final_norm
 from hslib.probe.readings import (
     HeadReading,
