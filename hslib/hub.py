@@ -42,11 +42,11 @@ def how_to_fetch(path: Path) -> str:
 
 def _cached(model: str, part: Part) -> Path | None:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
         folder = Path(snapshot_download(model, local_files_only=True))
-    except LocalEntryNotFoundError:
+    except (HFValidationError, LocalEntryNotFoundError):
         return None
     return folder if _holds(folder, part) else None
 
@@ -54,13 +54,14 @@ def _cached(model: str, part: Part) -> Path | None:
 def _fetched(model: str, part: Part) -> Path:
     import httpx
     from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
 
     wanted = (*_SMALL, "*.safetensors") if part == "weights" else _SMALL
     try:
         found = snapshot_download(
             model, allow_patterns=list(wanted), ignore_patterns=list(_SECOND_COPIES)
         )
-    except (OSError, httpx.HTTPError) as error:  # the hub's own errors are of these kinds
+    except (OSError, httpx.HTTPError, HFValidationError) as error:  # most are OSErrors
         why = str(error).strip().splitlines()[0]
     else:
         # without a network the cache's folder is given again, whatever it lacks

@@ -117,7 +117,7 @@ def read_config(folder: Path) -> ModelConfig:
     """
     path = folder / "config.json"
     try:
-        raw = json.loads(path.read_text("utf-8"))
+        raw = json.loads(path.read_text("utf-8"), object_hook=_with_floats)
     except FileNotFoundError:
         link = " (it is a link, and what it leads to is not there)" if path.is_symlink() else ""
         raise ParameterError(
@@ -128,6 +128,11 @@ def read_config(folder: Path) -> ModelConfig:
     if not isinstance(raw, dict):
         raise ParameterError(f"{path} is not a JSON object", fix="fetch it again")
     return ModelConfig(path, raw, _language_part(raw))
+
+
+def _with_floats(value: dict[str, Any]) -> Any:
+    """JSON has no word for infinity; transformers 5 writes ``{"__float__": "Infinity"}``."""
+    return float(value["__float__"]) if value.keys() == {"__float__"} else value
 
 
 def _language_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:

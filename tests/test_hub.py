@@ -49,6 +49,7 @@ def test_a_model_that_is_not_cached_is_said_with_the_command_that_fetches_it(
     tmp_path: Path,
 ) -> None:
     cache_model(tmp_path)
+    assert "Cannot have -- or .." in offline(tmp_path, "layers", "a..b/c").stderr
     run = offline(tmp_path, "layers", "Qwen/Qwen3-8B")
     assert run.returncode == 1
     assert "model Qwen/Qwen3-8B is no folder here" in run.stderr

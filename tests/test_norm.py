@@ -90,6 +90,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "mamba_head_dim": 16,
         "n_groups": 1,
         "ssm_state_size": 8,
+        "n_routed_experts": 2,
     },
     "qwen3_5_text": _LINEAR,
     # SGLang's and transformers' LayerNorms without a bias: of an RMSNorm's shape, and none
@@ -131,7 +132,7 @@ def test_a_layer_norm_without_a_bias_is_not_taken_for_an_rms_norm(
 
 def test_an_eps_that_the_config_leaves_out_is_its_classes(tmp_path: Path) -> None:
     tensors = {"language_model.model.norm.weight": torch.ones(4)}
-    config = {"rms_norm_eps": None, "model_type": "gemma3", "text_config": {"hidden_size": 4}}
+    config = {"model_type": "gemma3", "text_config": {"hidden_size": 16}, "rms_norm_eps": None}
     found = read_final_norm(folder(tmp_path, tensors, **config))
     assert (found.eps, found.model_type) == (1e-6, "gemma3_text")
     assert found.gain.tolist() == [2.0] * 4, "1 + weight, since its part is a gemma3_text"

@@ -107,7 +107,7 @@ def fits(folder: Path, num_layers: int = 0) -> bool:
     """Whether a model's weights, or those of its first layers, fit well into free memory."""
     import psutil
 
-    sizes = [file.stat().st_size for file in folder.glob("*.safetensors")]
+    sizes = [file.stat().st_size for file in folder.glob("*.safetensors") if file.is_file()]
     total = read_model(folder).num_layers
     share = (num_layers or total) / total
     return bool(sum(sizes) * share * 1.5 < psutil.virtual_memory().available)
