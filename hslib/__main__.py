@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report.add_argument("path", type=Path, help="an executed notebook, or a run's directory")
     report.set_defaults(run=_report)
     layers = commands.add_parser("layers", help="a model's layer numbers as each tool counts them")
-    layers.add_argument("model", type=Path, help="a model folder")
+    layers.add_argument("model", help="a model folder, or an id of the hub")
     layers.add_argument("--boundaries", default="auto", help='such as "3,31,59"')
     layers.set_defaults(run=_layers)
     _add_plan(commands)
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     export.add_argument("store", help="a directory, or s3://bucket/prefix")
     export.add_argument("out", type=Path, help="a new folder, or the one to go on with")
     export.add_argument("--to", required=True, choices=["specforge", "speculators"], dest="trainer")
-    export.add_argument("--model", type=Path, help="its folder; default: the manifest's")
+    export.add_argument("--model", help="its folder, or an id of the hub; default: the manifest's")
     export.add_argument(
         "--draft-vocab-size", type=int, default=0, help="0 = the model's whole vocabulary"
     )
@@ -80,7 +80,9 @@ def _add_plan(commands: Any) -> None:
         help="how big, how long, how many replicas: before anything starts",
         description="GB are 1e9 bytes and GB/s are bytes, not bits: a link of 100 Gbit/s is 12.5.",
     )
-    plan.add_argument("--model", type=Path, help="a model folder, or its config.json alone")
+    plan.add_argument(
+        "--model", help="a model folder, an id of the hub, or a config.json alone: no weights"
+    )
     plan.add_argument("--hidden-size", type=int, default=0, help="without a model at hand")
     plan.add_argument("--num-layers", type=int, default=0, help="likewise")
     plan.add_argument("--layers", default="auto", help='boundaries such as "3,31,59"')
@@ -169,11 +171,13 @@ def _report(chosen: argparse.Namespace) -> int:
 def _layers(chosen: argparse.Namespace) -> int:
     """Every dialect's view of one model."""
     from hslib.layers import dialect_table, parse_layers
-    from hslib.model import read_model
+    from hslib.model import read_shape
 
-    model = read_model(chosen.model)
+    model = read_shape(chosen.model)
     boundaries = parse_layers(chosen.boundaries, model.num_layers)
     print(f"{model.architecture}, {model.num_layers} layers; boundaries {list(boundaries)}\n")
+    for note in model.notes:
+        print(f"note: {note}\n")
     table = [("tool", "its default ids", "are boundaries", f"ids for {list(boundaries)}")]
     table += [
         (row.tool, row.default_ids or "-", row.default_boundaries or "-", row.ids)
@@ -252,6 +256,7 @@ def _export(chosen: argparse.Namespace) -> int:
 
     from hslib.export import trainers
     from hslib.export.export import export_store
+    from hslib.hub import local_folder
 
     store = Store(chosen.store)
     with tqdm.tqdm(total=len(store), unit="row", disable=None) as bar:
@@ -259,7 +264,7 @@ def _export(chosen: argparse.Namespace) -> int:
             store,
             chosen.out,
             trainers.NAMES[chosen.trainer](),
-            chosen.model or Path(store.manifest.model_path),
+            local_folder(chosen.model or store.manifest.model_path),
             draft_vocab_size=chosen.draft_vocab_size,
             workers=chosen.workers,
             link_from=chosen.link_from,

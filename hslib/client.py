@@ -100,11 +100,12 @@ class ServerClient:
         answer = self._request("POST", "/generate", content)
         _check_answer(orjson.loads(answer.content), [len(row) for row in rows])
 
-    def logprobs(self, input_ids: np.ndarray) -> list[float]:
+    def logprobs(self, input_ids: np.ndarray, vocab_size: int) -> list[float]:
         """The model's log probability (nats) of each token but the first, given those before it.
 
         Args:
             input_ids: int [T]; the answer has T - 1 numbers.
+            vocab_size: the model's.
 
         Raises:
             RequestError: refused or not answered, or answered for other tokens.
@@ -118,7 +119,11 @@ class ServerClient:
         content = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         answer = orjson.loads(self._request("POST", "/generate", content).content)
         found = answer.get("meta_info", {}).get("input_token_logprobs", [])[1:]
-        if [entry[1] for entry in found] != input_ids[1:].tolist():
+        # SGLang 0.5.23 names the vocabulary's last id as 0 (logprob_result_processor.py takes it
+        # for an image's placeholder); the number beside it is that of the id that was sent
+        following = input_ids[1:]
+        named = np.where(following == vocab_size - 1, 0, following).tolist()
+        if [entry[1] for entry in found] not in (named, following.tolist()):
             raise RequestError(
                 "the server gave log probabilities of other tokens than it was sent",
                 retry=False,

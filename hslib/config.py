@@ -14,6 +14,7 @@ from pydantic import Field
 
 from hslib import demo
 from hslib.errors import ParameterError
+from hslib.hub import local_folder
 from hslib.place import Place, read_place
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -101,7 +102,8 @@ class ServerParameters(Parameters):
 
     @property
     def model_folder(self) -> Path:
-        return Path(self.model_path) if self.model_path else demo.model_path()
+        """The model's folder, absolute; an id of the hub is looked up, and fetched if need be."""
+        return local_folder(self.model_path) if self.model_path else demo.model_path()
 
     @property
     def dump_path(self) -> Path:
@@ -181,7 +183,8 @@ class ExtractionParameters(Parameters):
 
     @property
     def model_folder(self) -> Path:
-        return Path(self.model_path) if self.model_path else demo.model_path()
+        """The model's folder, absolute; an id of the hub is looked up, and fetched if need be."""
+        return local_folder(self.model_path) if self.model_path else demo.model_path()
 
     @property
     def dataset_file(self) -> Path:
@@ -339,7 +342,9 @@ class DiagnosisParameters(Parameters):
 
     @property
     def tokenizer_folder(self) -> Path:
-        return Path(self.tokenizer_path) if self.tokenizer_path else demo.model_path()
+        if not self.tokenizer_path:
+            return demo.model_path()
+        return local_folder(self.tokenizer_path, "tokenizer")
 
     @property
     def api_key(self) -> str:

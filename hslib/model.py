@@ -1,13 +1,13 @@
 """What a model folder says of itself, read from its files without loading weights."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import xxhash
 
 from hslib.errors import ParameterError
+from hslib.hub import how_to_fetch, local_folder
+from hslib.modelconfig import ModelConfig, read_config
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
 
@@ -29,18 +29,23 @@ class ModelInfo:
     context_length: int  # tokens, as the config states
     config_hash: str
     tokenizer_hash: str  # "" when the folder has no tokenizer
+    notes: tuple[str, ...] = ()  # what in the config can be read in two ways, and which was taken
 
 
 def read_model(path: str | Path) -> ModelInfo:
-    """Read ``config.json``; a wrapper's ``text_config`` (Kimi-K2.5) is the one that counts.
+    """Read a model's config; of a wrapper (Kimi-K2.5, Gemma-3) its language model's part.
+
+    Args:
+        path: a folder, or an id of the Hugging Face hub (:func:`hslib.hub.local_folder`).
 
     Raises:
         ParameterError: no folder, no readable config, no weights, or a pointer in their place.
     """
-    folder = Path(path)
+    folder = local_folder(path)
     if not folder.is_dir():
         raise ParameterError(
-            f"model folder {folder} is not there", fix="give a local folder with config.json"
+            f"model folder {folder} is not there",
+            fix="give a local folder with config.json, or an id of the hub such as Qwen/Qwen3-8B",
         )
     found = read_shape(folder)
     _check_weights(folder)
@@ -53,55 +58,51 @@ def read_shape(path: str | Path) -> ModelInfo:
     Raises:
         ParameterError: no readable config, or not a causal language model's.
     """
-    folder = Path(path).parent if Path(path).name == "config.json" else Path(path)
-    raw = _read_config(folder)
-    config = effective_config(folder)
+    folder = local_folder(path, "config")
+    folder = folder.parent if folder.name == "config.json" else folder
+    config = read_config(folder)
+    return ModelInfo(
+        path=folder,
+        architecture=(config.raw.get("architectures") or ["?"])[0],
+        model_type=config.model_type,
+        num_layers=_number(config, "num_hidden_layers"),
+        hidden_size=_number(config, "hidden_size"),
+        vocab_size=_number(config, "vocab_size"),
+        context_length=int(config.get("max_position_embeddings", 0)),
+        config_hash=xxhash.xxh3_128_hexdigest(config.path.read_bytes()),
+        tokenizer_hash=_tokenizer_hash(folder),
+        notes=_notes(config),
+    )
+
+
+def _number(config: ModelConfig, name: str) -> int:
+    value = config.get(name)
     try:
-        return ModelInfo(
-            path=folder,
-            architecture=(raw.get("architectures") or ["?"])[0],
-            model_type=str(config.get("model_type", "")),
-            num_layers=int(config["num_hidden_layers"]),
-            hidden_size=int(config["hidden_size"]),
-            vocab_size=int(config["vocab_size"]),
-            context_length=int(config.get("max_position_embeddings") or 0),
-            config_hash=xxhash.xxh3_128_hexdigest((folder / "config.json").read_bytes()),
-            tokenizer_hash=_tokenizer_hash(folder),
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        return int(value)
+    except (TypeError, ValueError):
         raise ParameterError(
-            f"{folder / 'config.json'} lacks a usable {error}",
-            fix="give a causal language model's folder",
-        ) from error
-
-
-def effective_config(folder: Path) -> dict[str, Any]:
-    """``config.json`` with a wrapper's ``text_config`` laid over it.
-
-    Raises:
-        ParameterError: not there, or not JSON.
-    """
-    raw = _read_config(folder)
-    return {**raw, **raw.get("text_config", {})}
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise ParameterError(
-            f"model folder {folder} has no config.json", fix="give a complete model folder"
+            f"{config.path} lacks a usable {name!r}",
+            got=value,
+            fix="give a causal language model's folder; where its class is code in the folder and "
+            "knows a default, write the value into config.json",
         ) from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ParameterError(f"{path} is not JSON: {error}", fix="fetch it again") from error
-    return dict(config)
+
+
+def _notes(config: ModelConfig) -> tuple[str, ...]:
+    (taken, count), *others = config.layer_counts().items()
+    differing = [f"{name} says {other}" for name, other in others if other != count]
+    if not differing:
+        return ()
+    return (f"{count} layers by {taken}, as SGLang counts; {', '.join(differing)}",)
 
 
 def _check_weights(folder: Path) -> None:
-    files = [file for pattern in _WEIGHTS for file in folder.glob(pattern)]
+    files = [f for pattern in _WEIGHTS for f in folder.glob(pattern) if f.is_file()]
     if not files:
-        raise ParameterError(f"model folder {folder} has no weights", fix="fetch *.safetensors")
+        raise ParameterError(
+            f"model folder {folder} has no weights",
+            fix=how_to_fetch(folder) or "fetch *.safetensors",
+        )
     for file in files:
         with file.open("rb") as handle:
             if handle.read(40).startswith(b"version https://git-lfs"):

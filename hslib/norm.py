@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hslib.errors import ExportError
-from hslib.model import effective_config
+from hslib.modelconfig import ModelConfig, read_config
 from hslib.weights import FINAL_NORM, open_weights
 
 if TYPE_CHECKING:
@@ -26,16 +26,29 @@ ONE_PLUS_WEIGHT = frozenset(
         "gemma2",
         "gemma3",
         "gemma3_text",
+        "minimax_m3_vl",
+        "minimax_m3_vl_text",
         "qwen3_5",
         "qwen3_5_text",
         "qwen3_5_moe",
         "qwen3_5_moe_text",
         "qwen3_next",
         "recurrent_gemma",
+        "step3p5",
+        "step3p7",
         "vaultgemma",
     }
 )
 _EPS_NAMES = ("rms_norm_eps", "norm_eps", "norm_epsilon")
+# RMSNorms whose eps has the name that other families' LayerNorms have
+_EPS_NAME_OF = {
+    "chatglm": "layernorm_epsilon",
+    "exaone": "layer_norm_epsilon",
+    "falcon_mamba": "layer_norm_epsilon",
+    "mamba": "layer_norm_epsilon",
+    "mamba2": "layer_norm_epsilon",
+    "nemotron_h": "layer_norm_epsilon",
+}
 _SMALLEST_GAIN = 1e-6  # of the largest: below, a channel's value is gone
 _RMS_TOLERANCE = 0.02  # bf16 rounds single values by up to 0.4 %, their mean square far less
 
@@ -105,10 +118,10 @@ def read_final_norm(folder: Path) -> FinalNorm:
         ExportError: the model's last norm is not an RMSNorm with a weight alone.
         ParameterError: the folder can't be read.
     """
-    config = effective_config(folder)
+    config = read_config(folder)
     weights = open_weights(folder)
     name = weights.find(FINAL_NORM)
-    eps = next((config[key] for key in _EPS_NAMES if key in config), None)
+    eps = _eps(config)
     has_bias = name is not None and name.removesuffix("weight") + "bias" in weights.shard_of
     if name is None or eps is None or has_bias:
         why = "it has a bias" if has_bias else f"no {'weight' if name is None else 'rms_norm_eps'}"
@@ -118,6 +131,13 @@ def read_final_norm(folder: Path) -> FinalNorm:
             fix="only an RMSNorm can be undone; export for a trainer that reads states as stored",
         )
     weight = weights.read([name])[name].float()
-    model_type = str(config.get("model_type", ""))
-    gain = weight + 1 if model_type in ONE_PLUS_WEIGHT else weight
-    return FinalNorm(gain, float(eps), model_type)
+    gain = weight + 1 if config.model_type in ONE_PLUS_WEIGHT else weight
+    return FinalNorm(gain, float(eps), config.model_type)
+
+
+def _eps(config: ModelConfig) -> float | None:
+    """The norm's eps as the config states it, else as its class has it."""
+    own = _EPS_NAME_OF.get(config.model_type)
+    names = (own,) if own else _EPS_NAMES
+    found = (read(name) for read in (config.stated, config.get) for name in names)
+    return next((value for value in found if value is not None), None)

@@ -13,9 +13,12 @@ import psutil
 
 from hslib.config import ServerParameters
 from hslib.errors import ParameterError, ServerError
+from hslib.hub import how_to_fetch
 from hslib.layers import parse_layers
 from hslib.model import ModelInfo, read_model
+from hslib.remotecode import TRUST_FLAG, ask_sglang, remote_files
 from hslib.sizing import DUMP_SHARE, state_bytes
+from hslib.weights import missing_files
 
 # Runs in the interpreter that would run the server: versions without imports, CUDA by driver.
 _PROBE = """
@@ -92,6 +95,7 @@ class Plan:
     boundaries: tuple[int, ...]
     port: int
     budget_bytes: int
+    skip_tokenizer: bool = False  # it is absent, or needs code that the server may not run
 
     @property
     def state_bytes_per_token(self) -> int:
@@ -108,6 +112,7 @@ def preflight(parameters: ServerParameters) -> tuple[Plan | None, list[Problem]]
     problems: list[Problem] = []
     interpreter = _check_interpreter(parameters, problems)
     model, boundaries = _check_model(parameters, problems)
+    skip_tokenizer = _check_code(parameters, interpreter, model, problems)
     port = _check_port(parameters, problems)
     _check_key(parameters, problems)
     _check_ranks(parameters, interpreter, problems)
@@ -115,7 +120,7 @@ def preflight(parameters: ServerParameters) -> tuple[Plan | None, list[Problem]]
     budget = _check_budget(parameters, model, boundaries, problems) if root_ok else 0
     if problems or interpreter is None or model is None:
         return None, problems
-    return Plan(parameters, interpreter, model, boundaries, port, budget), []
+    return Plan(parameters, interpreter, model, boundaries, port, budget, skip_tokenizer), []
 
 
 def facts(plan: Plan | None, problems: list[Problem]) -> dict[str, str]:
@@ -129,6 +134,7 @@ def facts(plan: Plan | None, problems: list[Problem]) -> dict[str, str]:
         f"hs_dump {plan.interpreter.plugin_version}",
         "model": f"{model.architecture}: {model.num_layers} layers, hidden size "
         f"{model.hidden_size}, vocabulary {model.vocab_size}",
+        **({"layers counted": "; ".join(model.notes)} if model.notes else {}),
         "boundaries to capture": ", ".join(map(str, plan.boundaries)) or "none",
         "final state": "captured" if parameters.store_final else "not captured",
         "bytes a token": f"{plan.state_bytes_per_token:,}",
@@ -185,7 +191,16 @@ def _check_model(
     parameters: ServerParameters, problems: list[Problem]
 ) -> tuple[ModelInfo | None, tuple[int, ...]]:
     try:
-        model = read_model(parameters.model_folder)
+        folder = parameters.model_folder
+        missing = missing_files(folder) if folder.is_dir() else {}
+        problems += [
+            Problem(
+                f"{folder / name} is not there: it is {why}",
+                how_to_fetch(folder) or "fetch that file, or copy the folder with what it links to",
+            )
+            for name, why in missing.items()
+        ]
+        model = read_model(folder)
         boundaries = parse_layers(parameters.layers, model.num_layers)
     except ParameterError as error:
         problems.append(Problem(error.message, error.fix))
@@ -198,6 +213,30 @@ def _check_model(
             )
         )
     return model, boundaries
+
+
+def _check_code(
+    parameters: ServerParameters,
+    interpreter: Interpreter | None,
+    model: ModelInfo | None,
+    problems: list[Problem],
+) -> bool:
+    """Whether the server must leave the tokenizer alone; requests carry ids and need none."""
+    if interpreter is None or model is None:
+        return False
+    no_tokenizer = not model.tokenizer_hash
+    if TRUST_FLAG in parameters.extra_args or not remote_files(model.path):
+        return no_tokenizer
+    answer = ask_sglang(interpreter.path, model.path)
+    if answer.refused:
+        problems.append(
+            Problem(
+                f"SGLang can't read {model.path} without running code that lies there "
+                f"({', '.join(remote_files(model.path))}): {answer.refused}",
+                f'read that code; to run it, set extra_args = ["{TRUST_FLAG}"]',
+            )
+        )
+    return no_tokenizer or not answer.loads_tokenizer
 
 
 def _check_port(parameters: ServerParameters, problems: list[Problem]) -> int:

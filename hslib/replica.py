@@ -248,7 +248,7 @@ def of_replica(job: ExtractionParameters, number: int) -> ExtractionParameters:
         update={
             "run_dir": str(job.run_path / "replicas" / name),
             "store_dir": str(job.store_path),
-            "model_path": str(Path(job.model_path).absolute()) if job.model_path else "",
+            "model_path": str(job.model_folder) if job.model_path else "",
             "dump_dir": str(dumps),
             "ray_address": "",
             "num_replicas": 1,

@@ -171,7 +171,7 @@ def command(plan: Plan) -> list[str]:
     flags = ["--disable-radix-cache", "--disable-prefill-cuda-graph"]
     if plan.interpreter.cuda_devices == 0:
         flags.append("--sleep-on-idle")  # an idle scheduler would keep a whole core busy
-    if not plan.model.tokenizer_hash:
+    if plan.skip_tokenizer:
         flags.append("--skip-tokenizer-init")  # requests carry ids; no tokenizer is needed
     return [
         plan.interpreter.path,

@@ -5,6 +5,7 @@ read. Format: ``model.safetensors``, or ``model.safetensors.index.json`` with a 
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,10 +17,34 @@ from hslib.errors import ParameterError
 if TYPE_CHECKING:
     import torch
 
-# the ends of names that families give to one thing, the commonest first
-EMBEDDING = ("model.embed_tokens.weight", "embed_tokens.weight", "wte.weight")
-HEAD = ("lm_head.weight", "output.weight")
-FINAL_NORM = ("model.norm.weight", "norm_f.weight", "model.final_layernorm.weight", "ln_f.weight")
+# The ends of names that families give to one thing, the commonest first. Read in published
+# checkpoints' indices and in the modules of transformers 5.19's causal language models.
+EMBEDDING = (
+    "model.embed_tokens.weight",
+    "embed_tokens.weight",
+    "wte.weight",
+    "word_embeddings.weight",  # ChatGLM
+    "tok_embeddings.weight",  # InternLM2
+    "backbone.embeddings.weight",  # Nemotron-H, Mamba
+)
+HEAD = ("lm_head.weight", "output.weight", "output_layer.weight")
+FINAL_NORM = (
+    "model.norm.weight",
+    "language_model.norm.weight",  # Qwen3-VL, Qwen3.5, Gemma-4
+    "norm_f.weight",
+    "model.final_layernorm.weight",
+    "encoder.final_layernorm.weight",  # ChatGLM
+    "model.embedding_norm.weight",  # LFM2
+    "language_model.embedding_norm.weight",
+    "ln_f.weight",
+)
+# Parts of a checkpoint that have tensors of the same names: single layers (MTP layers have an
+# embedding, norm and head), other modalities, Qwen-Omni's talker
+_ELSEWHERE = re.compile(
+    r"(^|\.)(\d+|[^.]*(mtp|vision|visual|image|audio|speech|talker|2wav)[^.]*)\."
+)
+# what a server reads of a folder, by suffix
+_READ = frozenset({".bin", ".gguf", ".jinja", ".json", ".model", ".safetensors", ".tiktoken"})
 
 
 @dataclass(frozen=True)
@@ -32,10 +57,11 @@ class Weights:
     def find(self, ends: Iterable[str]) -> str | None:
         """The full name of the first of ``ends`` that a tensor's name ends in, or None.
 
-        Of several the shortest: a wrapper's language model, not its vision tower.
+        Only the language model's: not a vision tower's or a layer's. Of several the shortest.
         """
+        names = [name for name in self.shard_of if not _ELSEWHERE.search(name)]
         for end in ends:
-            found = [name for name in self.shard_of if name == end or name.endswith(f".{end}")]
+            found = [name for name in names if name == end or name.endswith(f".{end}")]
             if found:
                 return min(found, key=len)
         return None
@@ -85,6 +111,34 @@ def open_weights(folder: Path) -> Weights:
             f"{folder} holds no readable safetensors checkpoint: {error}",
             fix="give a folder with model.safetensors, or with its index and shards",
         ) from error
+
+
+def missing_files(folder: Path) -> dict[str, str]:
+    """What is not there of a model's files, each with who says that it should be.
+
+    That is: links that lead nowhere (a hub cache whose blob is gone), and shards that the index
+    names. Nothing is opened but the index.
+
+    Raises:
+        ParameterError: the index is not readable.
+    """
+    missing = {
+        path.name: f"a link to {path.readlink()}, which is not there"
+        for path in sorted(folder.iterdir())
+        if path.is_symlink() and not path.exists() and path.suffix in _READ
+    }
+    indices = (folder / f"{name}.index.json" for name in ("model.safetensors", "pytorch_model.bin"))
+    index = next((path for path in indices if path.is_file()), None)
+    if index is None:
+        return missing
+    try:
+        shards = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ParameterError(
+            f"{index} is no index of shards: {error!r}", fix="fetch it again"
+        ) from error
+    absent = sorted(name for name in shards if not (folder / name).exists())
+    return {**dict.fromkeys(absent, f"named in {index.name}"), **missing}
 
 
 def embedding_and_head(weights: Weights, tied: bool) -> "tuple[torch.Tensor, torch.Tensor]":

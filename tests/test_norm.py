@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from safetensors.torch import save_file
 from hslib import demo
 from hslib.errors import ExportError
 from hslib.norm import ONE_PLUS_WEIGHT, FinalNorm, read_final_norm
+from hslib.weights import EMBEDDING, open_weights
 
 
 def folder(tmp_path: Path, tensors: dict[str, torch.Tensor], **config: object) -> Path:
@@ -45,11 +47,95 @@ def test_the_norm_is_the_one_that_transformers_computes(tmp_path: Path, model_ty
 def test_the_model_types_that_add_one_are_those_of_the_installed_transformers() -> None:
     models = Path(transformers.__file__).parent / "models"
     source = {path.parent.name: path.read_text() for path in models.glob("*/modeling_*.py")}
-    for model_type in ONE_PLUS_WEIGHT:
-        text = source[model_type.removesuffix("_text")]
-        assert "(1.0 + self.weight" in text, model_type
-    for model_type in ("llama", "qwen3", "qwen3_moe", "deepseek_v3", "gpt_oss", "glm4_moe"):
-        assert "(1.0 + self.weight" not in source[model_type], model_type
+    adds_one = {name for name, text in source.items() if "(1.0 + self.weight" in text}
+    listed = {transformers.CONFIG_MAPPING[t].__module__.split(".")[2] for t in ONE_PLUS_WEIGHT}
+    # these add one elsewhere: to the layers' norms alone, or in an encoder-decoder
+    elsewhere = {"muse_glimmer", "qwen4_exp", "t5gemma", "t5gemma2", "voxtral_realtime"}
+    assert listed == adds_one - elsewhere
+    for model_type in ("llama", "qwen3", "gemma4", "gemma3n", "deepseek_v3", "gpt_oss", "glm4"):
+        assert model_type not in adds_one
+
+
+_TINY: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_LINEAR = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "layer_types": ["linear_attention", "full_attention"],
+}
+_ALTERNATING = {"layer_types": ["sliding_attention", "full_attention"]}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "gemma3_text": {},
+    "gemma4_text": {**_ALTERNATING, "hidden_size_per_layer_input": 0, "global_head_dim": 16},
+    "glm4": {"partial_rotary_factor": 0.5},
+    "gpt_oss": {**_ALTERNATING, "num_local_experts": 2, "num_experts_per_tok": 1},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "mamba2": {"num_heads": 4, "n_groups": 1, "state_size": 8, "expand": 2},
+    "minimax_m3_vl_text": {"num_local_experts": 2, "num_experts_per_tok": 1},
+    "nemotron_h": {
+        "layers_block_type": ["mamba", "attention"],
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 16,
+        "n_groups": 1,
+        "ssm_state_size": 8,
+        "n_routed_experts": 2,
+    },
+    "qwen3_5_text": _LINEAR,
+    # SGLang's and transformers' LayerNorms without a bias: of an RMSNorm's shape, and none
+    "cohere": {},
+    "mpt": {"d_model": 32, "n_heads": 2, "n_layers": 2},
+}
+
+
+def tiny_model(folder: Path, family: str) -> torch.nn.Module:
+    """A model as its family's checkpoints are saved; returns its final norm, of no even weight."""
+    config = transformers.CONFIG_MAPPING[family](**{**_TINY, **FAMILIES[family]})
+    model = transformers.AutoModelForCausalLM.from_config(config).float()
+    names = ("norm", "norm_f", "embedding_norm")
+    norm = next(getattr(model.base_model, n) for n in names if hasattr(model.base_model, n))
+    norm.weight.data = torch.linspace(-0.5, 1.5, 32)
+    model.save_pretrained(folder)
+    return norm
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in ("cohere", "mpt")])
+def test_a_familys_own_norm_is_found_and_computed_as_in_transformers(
+    tmp_path: Path, family: str
+) -> None:
+    norm = tiny_model(tmp_path, family)
+    found = read_final_norm(tmp_path)
+    state = torch.randn(5, 32)
+    torch.testing.assert_close(found.normed(state), norm(state).detach())
+    assert open_weights(tmp_path).find(EMBEDDING)
+
+
+@pytest.mark.parametrize("family", ["cohere", "mpt"])
+def test_a_layer_norm_without_a_bias_is_not_taken_for_an_rms_norm(
+    tmp_path: Path, family: str
+) -> None:
+    tiny_model(tmp_path, family)
+    with pytest.raises(ExportError, match="not a known RMSNorm: no rms_norm_eps"):
+        read_final_norm(tmp_path)
+
+
+def test_an_eps_that_the_config_leaves_out_is_its_classes(tmp_path: Path) -> None:
+    tensors = {"language_model.model.norm.weight": torch.ones(4)}
+    config = {"model_type": "gemma3", "text_config": {"hidden_size": 16}, "rms_norm_eps": None}
+    found = read_final_norm(folder(tmp_path, tensors, **config))
+    assert (found.eps, found.model_type) == (1e-6, "gemma3_text")
+    assert found.gain.tolist() == [2.0] * 4, "1 + weight, since its part is a gemma3_text"
 
 
 def test_a_wrappers_language_model_is_the_one_that_is_read(tmp_path: Path) -> None:

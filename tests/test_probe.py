@@ -9,12 +9,19 @@ import pytest
 import tiny_models
 import torch
 from safetensors.torch import load_file, save_file
-from support import BOUNDARIES, demo_samples, load_reference, model_store, random_sample
+from support import (
+    BOUNDARIES,
+    demo_samples,
+    load_reference,
+    model_store,
+    random_sample,
+    write_rows,
+)
 
 from hslib import demo, processes, server
 from hslib.client import ServerClient
 from hslib.config import ProbeParameters
-from hslib.errors import ProbeError
+from hslib.errors import ProbeError, RequestError
 from hslib.norm import read_final_norm
 from hslib.probe.readings import (
     HeadReading,
@@ -287,8 +294,6 @@ def test_a_running_server_is_probed_and_its_log_probabilities_agree(
     tmp_path: Path, llama: Path, llama_server: server.ServerState
 ) -> None:
     rows = [random_sample(i, 20 + i) for i in range(3)]
-    from support import write_rows
-
     plan = plan_probe(
         ProbeParameters(
             run_dir=str(tmp_path / "run"),
@@ -308,5 +313,34 @@ def test_a_running_server_is_probed_and_its_log_probabilities_agree(
     assert readings[0].server_error > 100 * readings[-1].server_error
     assert "4 of 4 stored layers" in conclude(plan, report, verdict)
     with ServerClient(llama_server.url) as client:
-        assert len(client.logprobs(rows[0].input_ids)) == 19
+        assert len(client.logprobs(rows[0].input_ids, 512)) == 19
     compare(plan.samples, probe_reference(llama)).require_as_claimed()
+
+
+def test_a_row_that_holds_the_vocabularys_last_id_is_probed_too(
+    tmp_path: Path, llama: Path, llama_server: server.ServerState
+) -> None:
+    """SGLang names that id as 0 beside its log probability, which is the right id's."""
+    rows = [random_sample(i, 24) for i in range(3)]
+    for row in rows:
+        row.input_ids[[0, 7, 8, 23]] = 511
+    plan = plan_probe(
+        ProbeParameters(
+            run_dir=str(tmp_path / "run"),
+            server_url=llama_server.url,
+            dump_dir=llama_server.dump_dir,
+            dataset_path=str(write_rows(tmp_path / "rows.jsonl", rows)),
+            layers="1,3,5",
+            min_tokens=8,
+        )
+    )
+    readings, verdict = through_head(plan)
+    assert verdict.proven, readings
+    ids = rows[0].input_ids
+    with torch.no_grad():
+        logits = load_reference(llama)(torch.from_numpy(ids).long()[None]).logits[0, :-1]
+    right = logits.float().log_softmax(-1)[torch.arange(23), torch.from_numpy(ids[1:]).long()]
+    with ServerClient(llama_server.url) as client:
+        np.testing.assert_allclose(client.logprobs(ids, 512), right.numpy(), atol=0.1)
+        with pytest.raises(RequestError, match="other tokens than it was sent"):
+            client.logprobs(ids, 513)  # control: this server does name it as 0

@@ -13,6 +13,7 @@ from hslib.demo.misfiled import misfile
 from hslib.drafter.eagle3 import Point, Settings, Training, judge, train_drafter
 from hslib.export.export import ExportReport, export_store
 from hslib.export.speculators import SpeculatorsFormat
+from hslib.hub import local_folder
 from hslib.norm import read_final_norm
 from hslib.probe.readings import read_through_head
 from hslib.probe.reference import head_of
@@ -109,7 +110,7 @@ def teach(
     if parameters.trainer != "speculators" or not parameters.num_steps:
         on_line("ready: nothing is trained here; the export's own command trains for real")
         return None
-    model = Path(parameters.model_path or store.manifest.model_path)
+    model = local_folder(parameters.model_path or store.manifest.model_path)
     run = parameters.run_path
     wrong = misfile(store, run / "misfiled")
     wrong_export = run / "export" / "misfiled"
@@ -146,6 +147,6 @@ def export_for(parameters: ExportParameters, store: Store) -> ExportReport:
         store,
         parameters.export_path,
         trainers.NAMES[parameters.trainer](),
-        Path(parameters.model_path or store.manifest.model_path),
+        local_folder(parameters.model_path or store.manifest.model_path),
         parameters.draft_vocab_size,
     )

@@ -20,7 +20,7 @@ from hslib.errors import ExportError
 from hslib.export.export import Bridge, Context
 from hslib.layers import from_boundaries
 from hslib.manifest import Manifest, write_atomically
-from hslib.model import effective_config
+from hslib.modelconfig import read_config
 from hslib.norm import Side
 from hslib.store import StoredSample
 
@@ -87,7 +87,7 @@ def _ids(context: Context) -> list[int]:
 
 def _draft_config(context: Context) -> dict[str, Any]:
     """One Llama layer of the model's width, as SpecForge's own EAGLE-3 drafts are."""
-    config = effective_config(context.model_path)
+    config = read_config(context.model_path)
     hidden_size, heads = config["hidden_size"], config["num_attention_heads"]
     draft_size = context.store.manifest.vocab_size
     if context.vocabulary is not None:

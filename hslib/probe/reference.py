@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hslib.errors import ParameterError
 from hslib.model import read_model
+from hslib.modelconfig import read_config
 from hslib.weights import Weights, embedding_and_head, open_weights
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def fits(folder: Path, num_layers: int = 0) -> bool:
     """Whether a model's weights, or those of its first layers, fit well into free memory."""
     import psutil
 
-    sizes = [file.stat().st_size for file in folder.glob("*.safetensors")]
+    sizes = [file.stat().st_size for file in folder.glob("*.safetensors") if file.is_file()]
     total = read_model(folder).num_layers
     share = (num_layers or total) / total
     return bool(sum(sizes) * share * 1.5 < psutil.virtual_memory().available)
@@ -118,10 +119,7 @@ def head_of(folder: Path) -> "torch.Tensor":
     Raises:
         ParameterError: the checkpoint has none under a known name.
     """
-    from hslib.model import effective_config
-
-    tied = bool(effective_config(folder).get("tie_word_embeddings", False))
-    return embedding_and_head(open_weights(folder), tied)[1].float()
+    return embedding_and_head(open_weights(folder), read_config(folder).tied)[1].float()
 
 
 def shortest(lengths: Sequence[int], count: int, at_least: int = 8) -> list[int]:

@@ -128,11 +128,12 @@ def through_head(probe: Probe) -> tuple[list[HeadReading], HeadVerdict]:
     """Every stored layer through norm and head, and with a server's own log probabilities."""
     parameters, model = probe.parameters, probe.model
     logprobs: list[list[float]] | None = None
-    if parameters.server_url:
-        with ServerClient(parameters.server_url, parameters.api_key) as client:
-            logprobs = [client.logprobs(s.input_ids.numpy()) for s in probe.samples]
     if not probe.manifest.stores_final:
         return [], NO_FINAL
+    if parameters.server_url:
+        with ServerClient(parameters.server_url, parameters.api_key) as client:
+            size = model.vocab_size
+            logprobs = [client.logprobs(s.input_ids.numpy(), size) for s in probe.samples]
     readings = read_through_head(
         probe.samples, head_of(model.path), read_final_norm(model.path), logprobs
     )
