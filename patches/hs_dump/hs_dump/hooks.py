@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from hs_dump import __version__, api_key
+from hs_dump import __version__, api_key, loading
 from hs_dump.boundaries import CaptureError, parse_boundaries, set_boundaries
 from hs_dump.capture import Capture
 from hs_dump.writer import Budget, Writer
@@ -35,9 +35,11 @@ _SEAMS = {
     f"{_RUNNER}.forward": ("self", "forward_batch"),
     f"{_BATCH}.init_new": ("batch", "model_runner"),
     "sglang.srt.runtime_context.get_parallel": (),
+    **loading.SEAMS,
 }
 
 _capture: Capture | None = None
+_loading = loading.Loading()
 
 
 def install() -> None:
@@ -54,6 +56,7 @@ def install() -> None:
     HookRegistry.register(f"{_RUNNER}.init_attention_backends", _on_backends, HookType.AFTER)
     HookRegistry.register(f"{_RUNNER}.forward", _on_forward, HookType.AFTER)
     HookRegistry.register(f"{_BATCH}.init_new", _on_batch, HookType.AFTER)
+    loading.install(_loading, HookRegistry, HookType, _refuse_weights)
 
 
 def missing_seams() -> list[str]:
@@ -113,6 +116,13 @@ def write_plugin_json(root: Path, content: dict[str, Any], dp_rank: int = 0) -> 
     temporary.rename(root / name)
 
 
+def _refuse_weights(problem: str) -> None:
+    """Say why the load fails, whichever rank finds it: the others see their own part alone."""
+    from sglang.srt.runtime_context import get_parallel
+
+    write_plugin_json(dump_root(), {"problems": [problem]}, get_parallel().dp_rank or 0)
+
+
 def _on_backends(_result: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
     """After SGLang configured its own capture and before any CUDA graph is recorded."""
     global _capture
@@ -128,7 +138,8 @@ def _on_backends(_result: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None
             return  # every tensor-parallel rank sees the same states; one writes
         root = dump_root()
         _capture = make_capture(root, runner, boundaries, parallel, dp_rank)
-        write_plugin_json(root, {**describe(runner), **_capture.describe()}, dp_rank)
+        weights = _loading.describe(runner.model_config.model_path)
+        write_plugin_json(root, {**describe(runner), **weights, **_capture.describe()}, dp_rank)
     except Exception as error:
         if parallel.tp_rank == 0:
             report = {**describe(runner), "problems": [str(error)]}
