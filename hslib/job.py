@@ -238,6 +238,9 @@ def make_manifest(
         sglang_version=plugin.sglang_version,
         plugin_version=plugin.plugin_version,
         server=settings.model_dump(exclude={"model_path", "version"}),
+        weights=plugin.weights,
+        canary=servers.proof.canary,
+        accepted_missing=plugin.accepted_missing,
     )
 
 

@@ -5,7 +5,7 @@ that comes back and validates shows that it works.
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from hslib.client import ServerClient, ServerSettings
 from hslib.dataset import Sample
 from hslib.dump import DumpDir, Expected, PluginInfo, request_id, validate
 from hslib.errors import DumpError, RequestError, ServerError
+from hslib.identity import Canary, canary_ids, take_canary
 
 _CANARY_TOKENS = 8
 _CANARY_INDEX = 999_999_999
@@ -29,6 +30,8 @@ class Proof:
 
     plugin: PluginInfo
     settings: ServerSettings
+    canary: Canary | None = None  # None: not recorded
+    mark: tuple[int, int] = (0, 0)  # of plugin.json when it was read
 
     @property
     def expected(self) -> Expected:
@@ -66,6 +69,7 @@ def prove(
     Raises:
         ServerError: with the cure.
     """
+    mark = dumps.plugin_mark()
     plugin = check_plugin(dumps, not_before)
     settings = client.settings()
     problems = settings.problems()
@@ -74,9 +78,8 @@ def prove(
             "the server's settings would make wrong dumps: " + "; ".join(problems),
             fix="restart it so",
         )
-    proof = Proof(plugin, settings)
-    send_canary(client, dumps, proof, timeout_s)
-    return proof
+    proof = Proof(plugin, settings, mark=mark)
+    return replace(proof, canary=send_canary(client, dumps, proof, timeout_s))
 
 
 def check_plugin(dumps: DumpDir, not_before: float = 0.0) -> PluginInfo:
@@ -98,22 +101,30 @@ def check_plugin(dumps: DumpDir, not_before: float = 0.0) -> PluginInfo:
     return plugin
 
 
-def send_canary(client: ServerClient, dumps: DumpDir, proof: Proof, timeout_s: float) -> None:
-    """Send one request of fresh random ids, and validate and remove its dump.
+def send_canary(client: ServerClient, dumps: DumpDir, proof: Proof, timeout_s: float) -> Canary:
+    """Send two rows in one request, and validate and remove their dumps.
+
+    One is of fresh random ids, which no earlier dump can be taken for; the other never changes,
+    and what it gives tells this model from another.
 
     Raises:
-        ServerError: no dump came back, or not this request's.
+        ServerError: a dump did not come back, or is not its row's.
     """
-    ids = np.random.default_rng().integers(
-        0, proof.plugin.vocab_size, size=_CANARY_TOKENS, dtype=np.int32
-    )
-    sample = Sample(_CANARY_INDEX, "canary", ids, np.ones(_CANARY_TOKENS, np.uint8))
-    rid = request_id(sample, attempt=0)
+    random, vocab_size = np.random.default_rng(), proof.plugin.vocab_size
+    fresh = random.integers(0, vocab_size, size=_CANARY_TOKENS, dtype=np.int32)
+    samples = [
+        Sample(_CANARY_INDEX, "canary", ids, np.ones(len(ids), np.uint8))
+        for ids in (fresh, canary_ids(vocab_size))
+    ]
+    # a number of its own: another job may prove the same server with the same row just now
+    rids = [request_id(sample, int(random.integers(1 << 31))) for sample in samples]
     started = time.monotonic()
     try:
-        client.prefill([sample.input_ids], [rid])
-        dumps.wait(rid, timeout_s)
-        validate(dumps.load(rid), sample, proof.expected)
+        client.prefill([sample.input_ids for sample in samples], rids)
+        for sample, rid in zip(samples, rids, strict=True):
+            dumps.wait(rid, timeout_s)
+            validate(dumps.load(rid), sample, proof.expected)
+        return take_canary(dumps.load(rids[-1]).hidden_states)
     except (DumpError, RequestError) as error:
         raise ServerError(
             f"the canary request was not dumped right: {error.message}",
@@ -123,4 +134,4 @@ def send_canary(client: ServerClient, dumps: DumpDir, proof: Proof, timeout_s: f
             **error.fields,
         ) from error
     finally:
-        dumps.remove(rid)
+        dumps.clear(rids)

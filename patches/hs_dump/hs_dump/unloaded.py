@@ -278,7 +278,9 @@ def _join(alike: Sequence[Missing]) -> str:
     first, numbers = alike[0], ", ".join(map(str, others[:_MOST]))
     more = ", ..." if len(others) > _MOST else ""
     part = f"{first.part} " if first.part else ""
-    return f"{first.name} and {len(others)} more like it (layers {numbers}{more}): {part}never loaded"
+    return (
+        f"{first.name} and {len(others)} more like it (layers {numbers}{more}): {part}never loaded"
+    )
 
 
 def _number(name: str) -> int | None:
