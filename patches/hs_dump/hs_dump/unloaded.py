@@ -168,7 +168,8 @@ def _missing(
     if parameter.ndim and hasattr(owner, "num_local_experts"):
         yield from _missing_experts(name, parameter, owner, axes, held)
     elif axis < parameter.ndim:
-        sizes = getattr(owner, "output_partition_sizes", None) or getattr(owner, "output_sizes", ())
+        sizes: Any = getattr(owner, "output_partition_sizes", None)
+        sizes = sizes or getattr(owner, "output_sizes", None) or ()
         size = parameter.shape[axis]
         for start, stop in _parts(tuple(sizes), size):
             if _is_held(held, axes, axis, start, stop):
