@@ -15,8 +15,11 @@ import pydantic
 CANARY_TOKENS = 24
 _DIRECTIONS = 16
 # How far apart a state of one model may be, as a share of its norm, median over tokens.
-# TOLERANCE-COMMENT
-TOLERANCE = 0.05
+# Measured on CPUs: the same model in a batch of 8 or in chunks of 16, up to 0.006 (6 and 10
+# layers) and 0.018 (61 random layers); on two ranks 0.012 (10 layers). Another model: fp8
+# weights 0.043 to 0.10, int4 0.09 to 0.35, a rank-8 update of one layer by 10 % of its weights'
+# norm 0.02 to 0.17. A smaller update drowns in rounding: of those only the weights' digests tell.
+TOLERANCE = 0.03
 _MOST_GROUPS = 4  # named in a message
 
 

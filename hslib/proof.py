@@ -40,7 +40,7 @@ class Proof:
     def facts(self) -> dict[str, str]:
         """What was proven, for a table; the same on every host."""
         plugin, settings = self.plugin, self.settings
-        return {
+        facts = {
             "SGLang, plugin": f"{plugin.sglang_version}, hs_dump {plugin.plugin_version}",
             "model": f"{plugin.model_class}: {plugin.num_layers} layers, hidden size "
             f"{plugin.hidden_size}, vocabulary {plugin.vocab_size}",
@@ -56,6 +56,9 @@ class Proof:
             "longest row": f"{settings.max_req_input_len:,} tokens",
             "canary request": "dumped, validated, removed",
         }
+        if plugin.accepted_missing:
+            facts["LACKS, by SGLANG_HS_DUMP_ACCEPT_MISSING"] = "; ".join(plugin.accepted_missing)
+        return facts
 
 
 def prove(
