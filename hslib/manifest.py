@@ -63,7 +63,7 @@ def differing_fields(stored: Manifest, wanted: Manifest) -> dict[str, tuple[Any,
     pairs = {name: (getattr(stored, name), getattr(wanted, name)) for name in Manifest.model_fields}
     found = {n: (a, b) for n, (a, b) in pairs.items() if a != b and n not in _MAY_DIFFER | _MODEL}
     weights, canaries = (stored.weights, wanted.weights), (stored.canary, wanted.canary)
-    return found | model_differences(weights, canaries, stored.boundaries)
+    return found | model_differences(weights, canaries, stored.boundaries, stored.num_layers)
 
 
 def read_manifest(storage: "Storage") -> Manifest:

@@ -173,7 +173,8 @@ def differences(one: Proof, other: Proof) -> dict[str, tuple[Any, Any]]:
     first, second = one.plugin.identity(), other.plugin.identity()
     found = {name: (first[name], second[name]) for name in first if first[name] != second[name]}
     weights = (one.plugin.weights, other.plugin.weights)
-    return found | model_differences(weights, (one.canary, other.canary), one.plugin.boundaries)
+    place = (one.plugin.boundaries, one.plugin.num_layers)
+    return found | model_differences(weights, (one.canary, other.canary), *place)
 
 
 def require_same(name: str, proof: Proof, other_name: str, other: Proof) -> None:

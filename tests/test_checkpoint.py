@@ -230,6 +230,12 @@ def test_scales_that_checkpoints_rightly_lack_are_no_fault() -> None:
     assert at_fault([*found, scale], ["model.layers.0.q.weight_scale"]) == [scale]
 
 
+def test_what_a_class_makes_and_never_uses_is_no_fault_of_that_class() -> None:
+    norm = [Missing("model.layers.0.q_norm.weight")]
+    assert at_fault(norm, [], "FalconH1ForCausalLM") == []
+    assert at_fault(norm, [], "Qwen3ForCausalLM") == norm
+
+
 def names_of(layers: int, *parts: str) -> list[str]:
     return [f"model.layers.{n}.{part}" for n in range(layers) for part in parts]
 

@@ -260,7 +260,7 @@ def test_one_store_holds_one_models_states_whatever_happens_to_the_folder(
     # the same files, and something else is computed from them
     override = json.dumps({"rms_norm_eps": 0.05})
     served.start(original, extra_args=["--json-model-override-args", override])
-    with pytest.raises(StoreError, match="canary's states .the weights' files are the same"):
+    with pytest.raises(StoreError, match=r"canary's states .the weights' files are the same"):
         served.run(original)
     assert len(Store(store_path)) == before, "nothing was stored by any of these"
 

@@ -66,7 +66,7 @@ class Loading:
         names: list[str] = []
         marks = Marks(model)
         result = load(_noting(weights, names), *args, **kwargs)
-        missing = at_fault(marks.lift(), names)
+        missing = at_fault(marks.lift(), names, type(model).__name__)
         self._is_open = False
         patterns = os.environ.get("SGLANG_HS_DUMP_ACCEPT_MISSING", "").split(",")
         patterns = [pattern.strip() for pattern in patterns if pattern.strip()]

@@ -24,6 +24,8 @@ _POSITIONS = {1: (512,), 2: (192, 48), 3: (1024, 32, 4)}
 _SCALE = re.compile(r"(scales?|scale_inv|scale_2|zeros|zero_points?|g_idx)$")
 # Checkpoints rightly lack these: SGLang has a default, or measures them as it serves.
 _OPTIONAL = re.compile(r"(^|[._])(input|k|v|q|kv|prob|attn|o)_(global_)?scale(_inv)?$")
+# Made, and never used in a forward pass (SGLang 0.5.23, models/falcon_h1.py).
+_UNUSED = {"FalconH1ForCausalLM": re.compile(r"\.[qk]_norm\.weight$")}
 
 
 @dataclass(frozen=True)
@@ -217,12 +219,15 @@ def _is_held(
     return bool(inside.any()) and bool(held.movedim(axis, 0)[inside].all())
 
 
-def at_fault(missing: Iterable[Missing], checkpoint: Sequence[str]) -> list[Missing]:
+def at_fault(
+    missing: Iterable[Missing], checkpoint: Sequence[str], model_class: str = ""
+) -> list[Missing]:
     """Leave out what checkpoints rightly lack. Pure.
 
     Args:
         checkpoint: the names of the tensors that came.
     """
+    unused = _UNUSED.get(model_class)
     is_quantized = any(_SCALE.search(name) for name in checkpoint)
     return [
         found
@@ -230,6 +235,7 @@ def at_fault(missing: Iterable[Missing], checkpoint: Sequence[str]) -> list[Miss
         if not _OPTIONAL.search(found.name)
         # scales of a quantisation that SGLang itself makes of plain weights
         and (is_quantized or not _SCALE.search(found.name))
+        and not (unused and unused.search(found.name))
     ]
 
 
