@@ -295,7 +295,9 @@ def test_a_model_that_lacks_a_tensor_is_refused_while_it_loads() -> None:
     config = SimpleNamespace(is_draft_model=False)
     load_config = SimpleNamespace(draft_model_idx=None, load_format="auto")
     loading.on_model(refused.append, model, config, load_config)
-    with pytest.raises(CaptureError, match="Loaded: the checkpoint lacks tensors: norm: never"):
+    with pytest.raises(
+        CaptureError, match=r"Loaded: the checkpoint lacks tensors, .*: norm: never"
+    ):
         model.load_weights([(n, p) for n, p in model.named_parameters() if n != "norm"])
     assert len(refused) == 1
     assert not loading.checked

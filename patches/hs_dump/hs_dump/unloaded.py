@@ -251,7 +251,7 @@ def explain(missing: Sequence[Missing], checkpoint: Sequence[str]) -> str:
     hints = _hints(missing, checkpoint)
     patterns = ",".join(dict.fromkeys(_starred(found.name) for found in missing))
     return (
-        "the checkpoint lacks tensors: "
+        "the checkpoint lacks tensors, or SGLang passes them over: "
         + "; ".join(shown)
         + (f" (in the checkpoint {'; '.join(hints[:_MOST])})" if hints else "")
         + ". Fetch the whole checkpoint, or correct the tensor's name; if the model is right "
