@@ -112,6 +112,10 @@ class PluginInfo(pydantic.BaseModel, frozen=True):
     budget_bytes: int = 0
     replicas: int = 1
     checked_with_this_sglang: bool = True
+    weights: dict[str, str] = {}  # digests of the weights' files; empty = not recorded
+    weights_folder: str = ""  # that the loader read
+    weights_checked: bool = False  # that the checkpoint lacks no tensor
+    accepted_missing: tuple[str, ...] = ()
 
     @property
     def expected(self) -> Expected:
@@ -128,9 +132,9 @@ class PluginInfo(pydantic.BaseModel, frozen=True):
         return "each is what its layer read, of every token of the canary request"
 
     def identity(self) -> dict[str, Any]:
-        """What must not change while a job runs."""
+        """What must not change while a job runs, besides the model's weights and states."""
         names = (
-            *("model_path", "model_class", "num_layers", "hidden_size", "vocab_size"),
+            *("model_class", "num_layers", "hidden_size", "vocab_size"),
             *("dtype", "boundaries", "stores_final", "unwitnessed", "dump_all"),
             *("sglang_version", "plugin_version"),
         )
@@ -259,6 +263,14 @@ class DumpDir:
             return PluginInfo.model_validate_json((self.root / "plugin.json").read_bytes())
         except FileNotFoundError:
             return None
+
+    def plugin_mark(self) -> tuple[int, int]:
+        """Changes when ``plugin.json`` does, which a server writes before it serves; cheap."""
+        try:
+            found = os.stat(self.root / "plugin.json")
+        except FileNotFoundError:
+            return (0, 0)
+        return (found.st_ino, found.st_mtime_ns)
 
     def free_bytes(self) -> int:
         """Bytes that the directory's file system has free."""

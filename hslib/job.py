@@ -70,6 +70,14 @@ class Job:
             f"(from the first 100 rows: {plan.estimated_bytes(100) / 1e9:,.3f} GB)",
             "rows with a mask of zeros": f"{survey.zero_masks:,}",
             "rows without loss_mask (taken as ones)": f"{survey.missing_masks:,}",
+        } | self._unrecorded()
+
+    def _unrecorded(self) -> dict[str, str]:
+        if self.manifest.canary is not None:
+            return {}
+        return {
+            "WHICH MODEL": "the store was begun before weights and canary were recorded: that its "
+            "rows are of the model served now is not checked"
         }
 
 
@@ -253,6 +261,9 @@ def make_manifest(
         server=settings.model_dump(exclude={"model_path", "version"}),
         final_norm="post" if plugin.stores_final else "none",
         unwitnessed=plugin.unwitnessed,
+        weights=plugin.weights,
+        canary=servers.proof.canary,
+        accepted_missing=plugin.accepted_missing,
     )
 
 

@@ -66,7 +66,7 @@ class Lane:
             try:
                 self.dumps.wait(rid, self._parameters.dump_timeout_s)
                 self._take(sample, rid, started)
-            except DumpError as error:
+            except (DumpError, RequestError) as error:
                 errors[sample.index] = error
         return errors
 
@@ -117,6 +117,10 @@ class Lane:
     def _take(self, sample: Sample, name: str, started: float) -> None:
         """Validate, hand over, remove."""
         dump = self.dumps.load(name)
+        if self.serving.was_restarted():  # what it serves now is still to be proven
+            raise RequestError(
+                "the server was started again meanwhile", down=True, index=sample.index
+            )
         states_hash = validate(dump, sample, self.serving.proof.expected)
         self._deliver(sample, dump, states_hash, time.monotonic() - started)
         self.dumps.remove(name)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 
 from hslib.errors import StoreError
+from hslib.identity import Canary, model_differences
 from hslib.journal import sync_directory
 from hslib.sizing import state_bytes
 
@@ -17,6 +18,8 @@ FORMAT = "hslib-store-1"
 # What may differ between a store and a job that resumes it: rows are compared one by one,
 # and the rest does not change what a state means.
 _MAY_DIFFER = {"dataset_digest", "dataset_path", "server", "model_path", "plugin_version"}
+# compared as a model is, not field by field
+_MODEL = {"weights", "canary", "accepted_missing"}
 
 
 class Manifest(pydantic.BaseModel):
@@ -46,6 +49,10 @@ class Manifest(pydantic.BaseModel):
     sglang_version: str
     plugin_version: str
     server: dict[str, Any]  # the effective settings that matter, never a secret
+    # Stores of before have none of these: not recorded, and not compared.
+    weights: dict[str, str] = {}  # group of tensors -> digest of the weights' files
+    canary: Canary | None = None
+    accepted_missing: tuple[str, ...] = ()  # parameters that the checkpoint lacks, by consent
     unwitnessed: dict[str, str] | None = None
 
     @property
@@ -88,7 +95,9 @@ def differing_fields(stored: Manifest, wanted: Manifest) -> dict[str, tuple[Any,
     pairs = {name: (getattr(stored, name), getattr(wanted, name)) for name in Manifest.model_fields}
     if stored.unwitnessed is None:  # rows that are witnessed may join rows that are not
         del pairs["unwitnessed"]
-    return {n: (a, b) for n, (a, b) in pairs.items() if a != b and n not in _MAY_DIFFER}
+    found = {n: (a, b) for n, (a, b) in pairs.items() if a != b and n not in _MAY_DIFFER | _MODEL}
+    weights, canaries = (stored.weights, wanted.weights), (stored.canary, wanted.canary)
+    return found | model_differences(weights, canaries, stored.boundaries, stored.num_layers)
 
 
 def read_manifest(storage: "Storage") -> Manifest:

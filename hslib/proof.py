@@ -13,6 +13,7 @@ from hslib.client import ServerClient, ServerSettings
 from hslib.dataset import Sample
 from hslib.dump import DumpDir, Expected, PluginInfo, request_id, validate
 from hslib.errors import DumpError, RequestError, ServerError
+from hslib.identity import Canary, canary_ids, take_canary
 
 _CANARY_TOKENS = 8
 _CANARY_INDEX = 999_999_999
@@ -29,6 +30,8 @@ class Proof:
 
     plugin: PluginInfo
     settings: ServerSettings
+    canary: Canary | None = None  # None: not recorded
+    mark: tuple[int, int] = (0, 0)  # of plugin.json when it was read
 
     @property
     def expected(self) -> Expected:
@@ -37,7 +40,7 @@ class Proof:
     def facts(self) -> dict[str, str]:
         """What was proven, for a table; the same on every host."""
         plugin, settings = self.plugin, self.settings
-        return {
+        facts = {
             "SGLang, plugin": f"{plugin.sglang_version}, hs_dump {plugin.plugin_version}",
             "model": f"{plugin.model_class}: {plugin.num_layers} layers, hidden size "
             f"{plugin.hidden_size}, vocabulary {plugin.vocab_size}",
@@ -54,6 +57,9 @@ class Proof:
             "longest row": f"{settings.max_req_input_len:,} tokens",
             "canary request": "dumped, witnessed at every token, removed",
         }
+        if plugin.accepted_missing:
+            facts["LACKS, by SGLANG_HS_DUMP_ACCEPT_MISSING"] = "; ".join(plugin.accepted_missing)
+        return facts
 
 
 def prove(
@@ -76,11 +82,12 @@ def prove(
             fix="restart it so",
         )
     try:
-        send_canary(client, dumps, plugin, timeout_s)
+        canary = send_canary(client, dumps, plugin, timeout_s)
     except ServerError:
         check_plugin(dumps, not_before)  # what the plugin says of its first pass says more
         raise
-    return Proof(check_plugin(dumps, not_before, proven=True), settings)
+    mark = dumps.plugin_mark()  # the first pass has written its word anew
+    return Proof(check_plugin(dumps, not_before, proven=True), settings, canary, mark)
 
 
 def check_plugin(dumps: DumpDir, not_before: float = 0.0, *, proven: bool = False) -> PluginInfo:
@@ -110,23 +117,33 @@ def check_plugin(dumps: DumpDir, not_before: float = 0.0, *, proven: bool = Fals
     return plugin
 
 
-def send_canary(client: ServerClient, dumps: DumpDir, plugin: PluginInfo, timeout_s: float) -> None:
-    """Send one request of fresh random ids, and validate and remove its dump.
+def send_canary(
+    client: ServerClient, dumps: DumpDir, plugin: PluginInfo, timeout_s: float
+) -> Canary:
+    """Send two rows in one request, and validate and remove their dumps.
+
+    One is of fresh random ids, which no earlier dump can be taken for; the other never changes,
+    and what it gives tells this model from another.
 
     Raises:
-        ServerError: no dump came back, or not this request's.
+        ServerError: a dump did not come back, or is not its row's.
     """
-    ids = np.random.default_rng().integers(
-        0, plugin.vocab_size, size=_CANARY_TOKENS, dtype=np.int32
-    )
-    sample = Sample(_CANARY_INDEX, "canary", ids, np.ones(_CANARY_TOKENS, np.uint8))
-    rid = request_id(sample, attempt=0)
+    random, vocab_size = np.random.default_rng(), plugin.vocab_size
+    fresh = random.integers(0, vocab_size, size=_CANARY_TOKENS, dtype=np.int32)
+    samples = [
+        Sample(_CANARY_INDEX, "canary", ids, np.ones(len(ids), np.uint8))
+        for ids in (fresh, canary_ids(vocab_size))
+    ]
+    # a number of its own: another job may prove the same server with the same row just now
+    rids = [request_id(sample, int(random.integers(1 << 31))) for sample in samples]
     started = time.monotonic()
     try:
-        client.prefill([sample.input_ids], [rid])
-        dumps.wait(rid, timeout_s)
-        plugin = dumps.plugin() or plugin  # the first pass decided on each state's witness
-        validate(dumps.load(rid), sample, plugin.expected)
+        client.prefill([sample.input_ids for sample in samples], rids)
+        for sample, rid in zip(samples, rids, strict=True):
+            dumps.wait(rid, timeout_s)
+            plugin = dumps.plugin() or plugin  # the first pass decided on each state's witness
+            validate(dumps.load(rid), sample, plugin.expected)
+        return take_canary(dumps.load(rids[-1]).hidden_states)
     except (DumpError, RequestError) as error:
         raise ServerError(
             f"the canary request was not dumped right: {error.message}",
@@ -136,4 +153,4 @@ def send_canary(client: ServerClient, dumps: DumpDir, plugin: PluginInfo, timeou
             **error.fields,
         ) from error
     finally:
-        dumps.remove(rid)
+        dumps.clear(rids)

@@ -259,8 +259,12 @@ def wait_ready(
 
 def _plugin_complaint(state: ServerState) -> str:
     """What the plugin wrote about a server that it refused."""
-    plugin = DumpDir(state.dump_dir).plugin()
-    return "; ".join(plugin.problems) if plugin else ""
+    found: dict[str, None] = {}
+    for path in sorted(Path(state.dump_dir).glob("plugin*.json")):  # one per replica
+        plugin = PluginInfo.model_validate_json(path.read_bytes())
+        if plugin.written_at >= state.launched_at:
+            found |= dict.fromkeys(plugin.problems)
+    return "; ".join(found)
 
 
 def prove(state: ServerState) -> proof.Proof:

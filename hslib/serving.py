@@ -11,6 +11,7 @@ from hslib.client import ServerClient
 from hslib.config import ExtractionParameters, ServerParameters, read_api_key
 from hslib.dump import DumpDir
 from hslib.errors import ServerError
+from hslib.identity import model_differences
 from hslib.lock import Lock
 from hslib.processes import is_alive
 from hslib.proof import Proof, prove
@@ -50,12 +51,18 @@ class Serving:
         with self.client(60.0) as client:
             now = prove(client, DumpDir(self.dump_path))
         differing = differences(self.proof, now)
-        if differing:
+        if not differing:
+            self.proof = now  # and when it was started
+        else:
             raise ServerError(
                 f"another server came back: {', '.join(differing)} differ",
                 differing=differing,
                 fix="start the one that the job began with, and run the job again to resume",
             )
+
+    def was_restarted(self) -> bool:
+        """Whether another process serves since the proof, however short the gap was."""
+        return DumpDir(self.dump_path).plugin_mark() != self.proof.mark
 
     def close(self) -> str:
         """Stop the server if it was started for a job; says what was done."""
@@ -164,7 +171,10 @@ def open_fleet(
 def differences(one: Proof, other: Proof) -> dict[str, tuple[Any, Any]]:
     """``{field: (one's, other's)}`` of what two servers serve. Pure."""
     first, second = one.plugin.identity(), other.plugin.identity()
-    return {name: (first[name], second[name]) for name in first if first[name] != second[name]}
+    found = {name: (first[name], second[name]) for name in first if first[name] != second[name]}
+    weights = (one.plugin.weights, other.plugin.weights)
+    place = (one.plugin.boundaries, one.plugin.num_layers)
+    return found | model_differences(weights, (one.canary, other.canary), *place)
 
 
 def require_same(name: str, proof: Proof, other_name: str, other: Proof) -> None:

@@ -7,6 +7,7 @@ job's reaction, and not the states, is what these tests are about.
 import contextlib
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -23,7 +24,7 @@ from support import BOUNDARIES, proven, put_dump, random_sample, write_rows
 
 from hslib import extract
 from hslib.config import ExtractionParameters
-from hslib.errors import DatasetError, JobError, ParameterError, ServerError
+from hslib.errors import DatasetError, JobError, ParameterError, ServerError, StoreError
 from hslib.serving import open_fleet
 from hslib.store import Store
 
@@ -57,6 +58,7 @@ class FakeServer:
     def __init__(self, dumps: Path, model: Path) -> None:
         self.dumps, self.model = dumps, model
         self.misbehave: Callable[[str, np.ndarray, int], int | None] = lambda *_: None
+        self.states = states_of
         self.requests: list[str] = []
         self.start()
 
@@ -127,7 +129,7 @@ class FakeServer:
         return sum(known.startswith(prefix) for known in self.requests)
 
     def dump(self, rid: str, ids: np.ndarray) -> None:
-        put_dump(self.dumps, rid, ids, states_of(ids))
+        put_dump(self.dumps, rid, ids, self.states(ids))
 
 
 DROP, NO_DUMP = -1, 0  # close the connection; answer 200 and dump nothing
@@ -360,6 +362,102 @@ def test_another_model_that_comes_back_is_refused_with_the_fields(
     with pytest.raises(ServerError, match="model_class differ"):
         run(parameters(concurrency=1))
     assert Store(parameters().store_path).verify(deep=True).clean
+
+
+def other_states(ids: np.ndarray) -> torch.Tensor:
+    """Off by 10 % in one layer, which is still a state like any other."""
+    states = states_of(ids)
+    states[:, 1] += 0.1 * torch.randn(states[:, 1].shape)
+    return states
+
+
+@pytest.mark.parametrize("what", ["weights", "states"])
+def test_a_server_that_is_swapped_between_two_requests_is_refused_before_anything_is_stored(
+    fake: FakeServer, parameters: Any, what: str
+) -> None:
+    """No request fails: the new process answers the next one as if nothing had been."""
+    swapped: list[str] = []
+
+    def misbehave(rid: str, *_: Any) -> int | None:
+        if rid.startswith("hs-5-"):
+            plugin = json.loads((fake.dumps / "plugin.json").read_text())
+            if what == "weights":
+                plugin["weights"] = plugin["weights"] | {"model.layers.4": "other"}
+            else:
+                fake.states = other_states
+            write_plugin_json(fake.dumps, plugin)
+            swapped.append(rid)
+        return None
+
+    weights = {f"model.layers.{n}": "same" for n in range(6)}
+    fake.stop()
+    fake.start(weights=weights)
+    fake.misbehave = misbehave
+    said = {
+        "weights": r"weights of model\.layers\.4 \(1 of 6 groups\) differ",
+        "states": "canary's states .the weights' files are the same.* at boundary 3 differ",
+    }
+    wanted = parameters(concurrency=1, samples_per_request=1)
+    with pytest.raises(ServerError, match=said[what]):
+        run(wanted)
+    assert len(swapped) == 1
+    assert 5 not in Store(wanted.store_path).entries
+
+
+def test_the_same_server_started_again_between_two_requests_goes_on(
+    fake: FakeServer, parameters: Any
+) -> None:
+    started: list[str] = []
+
+    def misbehave(rid: str, *_: Any) -> int | None:
+        if rid.startswith("hs-5-") and not started:
+            started.append(rid)
+            plugin = json.loads((fake.dumps / "plugin.json").read_text())
+            write_plugin_json(fake.dumps, plugin | {"model_path": "/moved"})
+        return None
+
+    fake.misbehave = misbehave
+    assert run(parameters(concurrency=1)).is_whole
+    assert fake.times_asked(started[0]) == 2, "what came before the proof is asked for again"
+    assert_store_is_right(parameters().store_path)
+
+
+def test_a_resume_on_other_weights_is_refused_and_on_the_same_elsewhere_goes_on(
+    fake: FakeServer, parameters: Any, tmp_path: Path
+) -> None:
+    weights = {"model.layers.0": "a", "model.layers.10": "b", "model.layers.9": "c"}
+    fake.stop()
+    fake.start(weights=weights)
+    run(parameters(server_url=fake.url, limit=3))
+    for change in ({"model.layers.9": "x", "model.layers.10": "y"}, {}):
+        fake.stop()
+        fake.start(weights=weights | change)
+        wanted = parameters(server_url=fake.url)
+        if change:
+            with pytest.raises(StoreError, match=r"layers\.9, model\.layers\.10 \(2 of 3 groups"):
+                run(wanted)
+    moved = tmp_path / "moved"
+    shutil.copytree(fake.model, moved)
+    assert run(parameters(server_url=fake.url, model_path=str(moved))).is_whole
+
+
+def test_a_store_of_before_is_resumed_and_the_job_says_what_is_not_checked(parameters: Any) -> None:
+    assert "WHICH MODEL" not in job_of(parameters(limit=3)).facts()
+    run(parameters(limit=3))
+    path = parameters().store_path / "manifest.json"
+    old = json.loads(path.read_text())
+    assert old["canary"]["num_tokens"] == 24
+    for name in ("weights", "canary", "accepted_missing"):
+        del old[name]
+    path.write_text(json.dumps(old))
+    before = path.read_text()
+    assert "is not checked" in job_of(parameters()).facts()["WHICH MODEL"]
+    assert run(parameters()).is_whole
+    assert path.read_text() == before, "nothing is claimed of rows that were stored before"
+
+
+def job_of(parameters: ExtractionParameters) -> Any:
+    return extract.prepare(parameters, open_fleet(parameters))
 
 
 def test_a_server_that_stays_away_ends_the_job_and_the_next_run_goes_on(

@@ -9,6 +9,8 @@ SGLang calls :func:`register` in each of its processes (entry-point group
 ``SGLANG_HS_DUMP_BUDGET_BYTES``    most bytes that may lie there undelivered (default: half
                                    of what the file system has free at start)
 ``SGLANG_HS_DUMP_WAIT_S``          longest a forward waits for budget (default 120)
+``SGLANG_HS_DUMP_ACCEPT_MISSING``  ``model.layers.*.bias,...``: parameters, by name or pattern, that
+                                   may stay without a tensor of the checkpoint
 ``SGLANG_HS_DUMP_ALL``             ``1``: dump every prefill, foreign ones as ``req_{n}``
 ``SGLANG_HS_API_KEY``              the server's API key, kept off its command line and log
 =================================  ==========================================================

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from hs_dump import __version__, server_flags
+from hs_dump import __version__, loading, server_flags
 from hs_dump.capture import Capture, is_dumped
 from hs_dump.proof import SEAMS, Proof
 from hs_dump.recorder import Recorder
@@ -42,6 +42,7 @@ _SEAMS = {
     "sglang.srt.layers.logits_processor.LogitsProcessor.forward": ("hidden_states", "lm_head"),
     f"{_STAGE}.StageBoundary.prepare": ("hidden_states", "forward_batch"),
     f"{_STAGE}.StageBoundary._prepare_attention": ("capture",),
+    **loading.SEAMS,
 }
 # What splits the states over ranks: field of get_parallel() -> (harmless value, its name).
 _SPLITS = {
@@ -54,6 +55,7 @@ _SPLITS = {
 
 _capture: Capture | None = None  # on the rank that writes
 _recorder: Recorder | None = None  # on every rank
+_loading = loading.Loading()
 
 
 def install() -> None:
@@ -70,6 +72,7 @@ def install() -> None:
     HookRegistry.register(f"{_RUNNER}.init_attention_backends", _on_backends, HookType.AFTER)
     HookRegistry.register(f"{_RUNNER}.forward", _around_forward, HookType.AROUND)
     HookRegistry.register(f"{_BATCH}.init_new", _on_batch, HookType.AFTER)
+    loading.install(_loading, HookRegistry, HookType, _refuse_weights)
 
 
 def missing_seams() -> list[str]:
@@ -129,6 +132,13 @@ def write_plugin_json(root: Path, content: dict[str, Any], dp_rank: int = 0) -> 
     temporary.rename(root / name)
 
 
+def _refuse_weights(problem: str) -> None:
+    """Say why the load fails, whichever rank finds it: the others see their own part alone."""
+    from sglang.srt.runtime_context import get_parallel
+
+    write_plugin_json(dump_root(), {"problems": [problem]}, get_parallel().dp_rank or 0)
+
+
 def _on_backends(_result: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
     """After the model is loaded and before any CUDA graph is recorded."""
     global _capture, _recorder
@@ -144,7 +154,7 @@ def _on_backends(_result: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None
         if not writes:
             return
         root = dump_root()
-        about = describe(runner)
+        about = describe(runner) | _loading.describe(runner.model_config.model_path)
         _capture = make_capture(root, runner, _recorder, parallel, about)
         write_plugin_json(root, {**about, **_capture.describe(), "proven": False}, dp_rank)
     except Exception as error:
