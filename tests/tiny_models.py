@@ -313,7 +313,7 @@ _FAMILIES = {
         server_args=_PREFILL_ONLY,
     ),
     "olmoe": _Family("OlmoeConfig", {**_MOE, "num_key_value_heads": 4}),
-    "ernie4_5": _Family("Ernie4_5Config", _HEAD),
+    "ernie4_5": _Family("Ernie4_5Config", _HEAD, {"architectures": ["Ernie4_5_ForCausalLM"]}),
     "lfm2_moe": _Family(
         "Lfm2MoeConfig",
         {
@@ -444,11 +444,12 @@ def _randomise_vectors(model: Any) -> None:
     """Norm weights lie around what they were initialised to, 1 or 0; biases around 0."""
     import torch
 
+    biases = {name: x for name, x in model.named_buffers() if name.endswith("bias")}  # of routers
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            vector = parameter.dim() == 1 or name.endswith("bias")
-            if vector and (torch.all(parameter == 0) or torch.all(parameter == 1)):
-                parameter.add_(torch.empty_like(parameter).uniform_(-0.5, 0.5))
+        for name, tensor in {**dict(model.named_parameters()), **biases}.items():
+            vector = tensor.dim() == 1 or name.endswith("bias")
+            if vector and (torch.all(tensor == 0) or torch.all(tensor == 1)):
+                tensor.add_(torch.empty_like(tensor).uniform_(-0.5, 0.5))
 
 
 def _scale(model: Any, scales: dict[str, float]) -> None:
