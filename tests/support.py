@@ -148,12 +148,41 @@ def rehash(root: Path, name: str) -> None:
 
 
 def reference_states(model_path: Path, input_ids: np.ndarray) -> list[torch.Tensor]:
-    """transformers' ``hidden_states`` of one row, float32 [T, H] each, by boundary."""
+    """transformers' ``hidden_states`` of one row, float32 [T, H] each, by boundary.
+
+    The last one is the final state, after the norm; :func:`reference_last` is before it.
+    """
+    states, _ = _run_reference(model_path, input_ids)
+    return states
+
+
+def reference_last(model_path: Path, input_ids: np.ndarray) -> torch.Tensor:
+    """The last layer's output before the final norm, float32 [T, H]: boundary n."""
+    _, last = _run_reference(model_path, input_ids)
+    return last
+
+
+_FINAL_NORMS = ("norm", "norm_f", "ln_f", "final_layernorm", "embedding_norm")
+
+
+def _run_reference(
+    model_path: Path, input_ids: np.ndarray
+) -> tuple[list[torch.Tensor], torch.Tensor]:
     model = load_reference(model_path)
-    with torch.no_grad():
-        ids = torch.from_numpy(input_ids.astype(np.int64))[None]
-        states = model.model(ids, output_hidden_states=True).hidden_states
-    return [state[0].float() for state in states]
+    inner = next(
+        getattr(model, n) for n in ("model", "transformer", "backbone") if hasattr(model, n)
+    )
+    inner = getattr(inner, "language_model", inner)
+    norm = next(getattr(inner, name) for name in _FINAL_NORMS if hasattr(inner, name))
+    entered: list[torch.Tensor] = []
+    hook = norm.register_forward_pre_hook(lambda _module, given: entered.append(given[0]))
+    try:
+        with torch.no_grad():
+            ids = torch.from_numpy(input_ids.astype(np.int64))[None]
+            states = inner(ids, output_hidden_states=True).hidden_states
+    finally:
+        hook.remove()
+    return [state[0].float() for state in states], entered[-1][0].float()
 
 
 _references: dict[Path, Any] = {}
@@ -163,9 +192,14 @@ def load_reference(model_path: Path) -> Any:
     import transformers
 
     if model_path not in _references:
-        _references[model_path] = transformers.AutoModelForCausalLM.from_pretrained(
-            model_path, dtype=torch.bfloat16
-        ).eval()
+        config = transformers.AutoConfig.from_pretrained(model_path)
+        is_text = type(config) in transformers.AutoModelForCausalLM._model_mapping
+        auto = (
+            transformers.AutoModelForCausalLM
+            if is_text
+            else transformers.AutoModelForImageTextToText
+        )
+        _references[model_path] = auto.from_pretrained(model_path, dtype=torch.bfloat16).eval()
     return _references[model_path]
 
 

@@ -98,8 +98,9 @@ _LESS_DELTA_NET = {"linear_attn.out_proj": 0.25}  # random ones amplify rounding
 _MAMBA_PATTERN = "M-*M*-"  # Mamba, MLP, attention
 # Without AMX this becomes torch_native, which SGLang refuses for these families by name only
 _AS_ON_INTEL = ("--attention-backend", "intel_amx")
-# SGLang's own warm-up decodes; for linear attention there are stand-in kernels for prefill only
-_PREFILL_ONLY = ("--skip-server-warmup",)
+# SGLang's own warm-up decodes, for which linear attention has no stand-in kernels, and it shows
+# vision models an image
+_NO_WARM_UP = ("--skip-server-warmup",)
 
 
 @dataclass(frozen=True)
@@ -185,14 +186,14 @@ _FAMILIES = {
         {**_HEAD, **_MOE, **_DELTA_NET, "shared_expert_intermediate_size": 64},
         {"full_attention_interval": 3},
         _LESS_DELTA_NET,
-        server_args=_PREFILL_ONLY,
+        server_args=_NO_WARM_UP,
     ),
     "qwen3_5": _Family(
         "Qwen3_5TextConfig",
         {**_HEAD, **_DELTA_NET},
         {"full_attention_interval": 3},
         _LESS_DELTA_NET,
-        server_args=_PREFILL_ONLY,
+        server_args=_NO_WARM_UP,
     ),
     "nemotron_h": _Family(
         "NemotronHConfig",
@@ -214,7 +215,7 @@ _FAMILIES = {
             "mamba_n_groups": 2,
             "mamba_chunk_size": 32,
         },
-        server_args=_PREFILL_ONLY,
+        server_args=_NO_WARM_UP,
     ),
     "lfm2": _Family(
         "Lfm2Config",
@@ -225,7 +226,7 @@ _FAMILIES = {
             "conv_bias": True,
         },
         {"conv_L_cache": 3},
-        server_args=_PREFILL_ONLY,
+        server_args=_NO_WARM_UP,
     ),
     "falcon_h1": _Family(
         "FalconH1Config",
@@ -245,7 +246,7 @@ _FAMILIES = {
             "embedding_multiplier": 2.0,
             "lm_head_multiplier": 0.5,
         },
-        server_args=_PREFILL_ONLY,
+        server_args=_NO_WARM_UP,
     ),
     "glm4_moe": _Family(
         "Glm4MoeConfig", {**_HEAD, **_ROUTED_EXPERTS, "use_qk_norm": True, "attention_bias": True}
@@ -296,7 +297,7 @@ _FAMILIES = {
         {**_HEAD, **_MOE, **_DELTA_NET, "shared_expert_intermediate_size": 64},
         {"full_attention_interval": 3},
         _LESS_DELTA_NET,
-        server_args=_PREFILL_ONLY,
+        server_args=_NO_WARM_UP,
     ),
     "granitemoehybrid": _Family(
         "GraniteMoeHybridConfig",
@@ -310,10 +311,10 @@ _FAMILIES = {
             "mamba_chunk_size": 32,
             "shared_intermediate_size": 64,
         },
-        server_args=_PREFILL_ONLY,
+        server_args=_NO_WARM_UP,
     ),
     "olmoe": _Family("OlmoeConfig", {**_MOE, "num_key_value_heads": 4}),
-    "ernie4_5": _Family("Ernie4_5Config", _HEAD),
+    "ernie4_5": _Family("Ernie4_5Config", _HEAD, {"architectures": ["Ernie4_5_ForCausalLM"]}),
     "lfm2_moe": _Family(
         "Lfm2MoeConfig",
         {
@@ -326,7 +327,7 @@ _FAMILIES = {
             "num_dense_layers": 2,
         },
         {"conv_L_cache": 3},
-        server_args=_PREFILL_ONLY,
+        server_args=_NO_WARM_UP,
     ),
     # vision models, for rows of text; their processors: tiny_processors
     "gemma3_vision": _Family(
@@ -363,6 +364,7 @@ _FAMILIES = {
             "image_token_id": 502,
             "video_token_id": 503,
         },
+        server_args=_NO_WARM_UP,
     ),
     "kimi_k25": _Family(
         "Kimi_K25Config",
@@ -399,7 +401,7 @@ _FAMILIES = {
             "vision_tower.encoder.patch_embed.": "vision_tower.patch_embed.",
             "model.mm_projector.": "mm_projector.",
         },
-        server_args=("--trust-remote-code",),
+        server_args=(*_NO_WARM_UP, "--trust-remote-code"),
     ),
 }
 
@@ -410,6 +412,11 @@ ALL_FAMILIES = tuple(_FAMILIES)
 def server_args(family: str) -> tuple[str, ...]:
     """What SGLang's command line needs besides the kit's own, to serve ``family`` on a CPU."""
     return _FAMILIES[family].server_args
+
+
+def architecture(folder: Path) -> str:
+    """The class that a model folder's config.json names."""
+    return str(json.loads((folder / "config.json").read_text())["architectures"][0])
 
 
 def build(family: str, folder: Path, **overrides: Any) -> Path:
@@ -444,11 +451,12 @@ def _randomise_vectors(model: Any) -> None:
     """Norm weights lie around what they were initialised to, 1 or 0; biases around 0."""
     import torch
 
+    biases = {name: x for name, x in model.named_buffers() if name.endswith("bias")}  # of routers
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            vector = parameter.dim() == 1 or name.endswith("bias")
-            if vector and (torch.all(parameter == 0) or torch.all(parameter == 1)):
-                parameter.add_(torch.empty_like(parameter).uniform_(-0.5, 0.5))
+        for name, tensor in {**dict(model.named_parameters()), **biases}.items():
+            vector = tensor.dim() == 1 or name.endswith("bias")
+            if vector and (torch.all(tensor == 0) or torch.all(tensor == 1)):
+                tensor.add_(torch.empty_like(tensor).uniform_(-0.5, 0.5))
 
 
 def _scale(model: Any, scales: dict[str, float]) -> None:
