@@ -162,6 +162,7 @@ def reference_last(model_path: Path, input_ids: np.ndarray) -> torch.Tensor:
     return last
 
 
+_INNER = ("model", "transformer", "backbone")
 _FINAL_NORMS = ("norm", "norm_f", "ln_f", "final_layernorm", "embedding_norm")
 
 

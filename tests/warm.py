@@ -63,6 +63,8 @@ def _serve(request: dict[str, Any]) -> None:
         os.dup2(source, target)
     os.environ.clear()
     os.environ.update(request["variables"])
+    path = request["variables"].get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [folder for folder in path if folder and folder not in sys.path]
     arguments = request["arguments"]
     arguments = arguments[arguments.index("sglang.launch_server") + 1 :]
 
