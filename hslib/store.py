@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 
 _READERS, _TOKENS_AHEAD = 8, 256
+_WITNESS_STEPS = (0.005, 0.01, 0.02, 0.07)  # in words; the numbers are in the journal
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +128,34 @@ class Store:
     def entries(self) -> dict[int, Entry]:
         """Index -> journal line of each stored sample, ascending."""
         return self.ledger.stored
+
+    def witness(self) -> dict[str, float | None]:
+        """By state, the largest error between it and what its layer read, over all samples.
+
+        None where a sample has no witness of it.
+        """
+        found: dict[str, float | None] = dict.fromkeys(self.manifest.state_names, 0.0)
+        for entry in self.entries.values():
+            for state, layer in zip(found, entry.layers, strict=False):
+                before, error = found[state], layer.get("witness")
+                found[state] = None if before is None or error is None else max(before, error)
+        return found
+
+    def witness_sentence(self) -> str:
+        """Whether the stored states are what their layers read, in words."""
+        if not len(self):
+            return "No sample is stored yet."
+        found = self.witness()
+        unknown = [state for state, error in found.items() if error is None]
+        if unknown:
+            of = "" if self.manifest.unwitnessed is None else f" ({', '.join(unknown)})"
+            return f"States are {self.manifest.witness_sentence()}{of}."
+        worst = max(error for error in found.values() if error is not None)
+        limit = next((step for step in _WITNESS_STEPS if worst <= step), worst)
+        return (
+            f"Each of {len(found)} states was compared with what its layer read, at a few tokens "
+            f"of each of {len(self):,} samples: no error is above {limit:g}."
+        )
 
     def __len__(self) -> int:
         return len(self.entries)

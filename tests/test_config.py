@@ -118,6 +118,13 @@ def test_a_notebooks_parameters_cell_and_its_model_have_the_same_names_and_defau
     assert set(defaults) - shown <= {"for_job"}
 
 
+@pytest.mark.parametrize(("given", "text"), [(3, "3"), (-1, "-1"), ([3, 31], "3,31")])
+def test_layers_may_be_a_number_as_papermill_hands_one_over(given: Any, text: str) -> None:
+    assert ExtractionParameters.from_values({"layers": given}).layers == text
+    with pytest.raises(ParameterError, match="layers"):
+        ExtractionParameters.from_values({"layers": True})
+
+
 def test_layers_auto_are_eagle3s_customary_ones() -> None:
     assert auto_boundaries(61) == (2, 30, 58)
     assert parse_layers("auto", 12) == (2, 6, 9)
@@ -131,8 +138,8 @@ def test_layers_auto_are_eagle3s_customary_ones() -> None:
         ("3,31,x", "not a list"),
         ("31,3", 'write "3,31"'),
         ("3,3", "ascend"),
-        ("0,3", "outside 1..60"),
-        ("3,61", "outside 1..60"),
+        ("0,3", "outside 1..61"),
+        ("3,62", "outside 1..61"),
     ],
 )
 def test_layers_that_cannot_be_captured_say_why(text: str, message: str) -> None:

@@ -227,7 +227,7 @@ def test_rows_that_no_job_would_send_are_left_out_and_named(
         (["--tokens", "100"], "shape is not known"),
         ([*CASE, "--tokens", "100", "--model", "somewhere"], "said twice"),
         ([*CASE, "--tokens", "100", "--longest", "200"], "do not make 100 tokens"),
-        ([*CASE[:4], "--layers", "3,61", "--tokens", "100"], "outside 1..60"),
+        ([*CASE[:4], "--layers", "3,62", "--tokens", "100"], "outside 1..61"),
         (["--model", "nowhere", "--tokens", "100"], "no config.json"),
         ([*CASE, "--dataset", "nowhere.jsonl"], "can't be read"),
     ],
