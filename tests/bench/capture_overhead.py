@@ -93,7 +93,7 @@ def main() -> None:
 def sample_bytes(load: Workload, fleet: Fleet) -> int:
     """Bytes of the states of one row."""
     expected = fleet.proof.expected
-    return load.lengths[0] * (len(expected.boundaries) + 1) * expected.hidden_size * 2
+    return load.lengths[0] * expected.num_states * expected.hidden_size * 2
 
 
 def copy_all(blob: Path, target: Path, size: int, load: Workload) -> Callable[[], None]:
