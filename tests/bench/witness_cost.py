@@ -1,4 +1,4 @@
-"""(j) What the witness costs: the same job with and without it, on two servers of one model, in turns.
+"""(j) What the witness costs: the job with and without it, on two servers of one model, in turns.
 
     python tests/bench/witness_cost.py --load short --rows 1000
     python tests/bench/witness_cost.py --load wide512 --rows 60
