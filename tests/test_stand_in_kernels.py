@@ -1,6 +1,7 @@
 """The stand-in kernels against transformers' own layers, or the formula in another form."""
 
 import dataclasses
+import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator
@@ -27,15 +28,11 @@ def stand_ins() -> Iterator[StandIns]:
     _load("stand_ins", CPU_KERNELS / "sgl_kernel" / "__init__.py")
     yield StandIns(
         _load("stand_in_plugin", CPU_KERNELS / "hs_cpu_kernels.py"),
-        sys.modules["stand_ins.mamba"] if "stand_ins.mamba" in sys.modules else _mamba(),
-        sys.modules["stand_ins.ops"],
+        importlib.import_module("stand_ins.mamba"),
+        importlib.import_module("stand_ins.ops"),
     )
     for name in [name for name in sys.modules if name.startswith("stand_in")]:
         del sys.modules[name]
-
-
-def _mamba() -> ModuleType:
-    return importlib.import_module("stand_ins.mamba")
 
 
 def _load(name: str, path: Path) -> ModuleType:

@@ -8,12 +8,11 @@ from torch.nn import functional
 
 from . import MissingKernel
 
-_DECODING = ("fused_moe_router_cpu", "fused_sigmoid_gating_delta_rule_update_cpu", "rmsnorm_cpu")
+_DECODING = "fused_sigmoid_gating_delta_rule_update_cpu"
 
 
 def install() -> None:
-    for name in _DECODING:
-        setattr(torch.ops.sgl_kernel, name, MissingKernel(f"torch.ops.sgl_kernel.{name}"))
+    setattr(torch.ops.sgl_kernel, _DECODING, MissingKernel(f"torch.ops.sgl_kernel.{_DECODING}"))
     for op in (
         fused_gdn_gating_cpu,
         fused_qk_gemma_rmsnorm_cpu,
