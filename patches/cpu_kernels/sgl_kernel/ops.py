@@ -58,7 +58,7 @@ def fused_qk_gemma_rmsnorm_with_gate_cpu(
     """The same of a query that has each head's gate behind it; the gate comes back as it is."""
     q, gate = q_gate.reshape(-1, num_heads, 2 * head_dim).chunk(2, dim=-1)
     normed = fused_qk_gemma_rmsnorm_cpu(q, k, q_weight, k_weight, eps, head_dim)
-    return *normed, gate.reshape(-1, head_dim)
+    return *normed, gate.contiguous().reshape(-1, head_dim)
 
 
 def fused_qkvzba_split_reshape_cat_contiguous_cpu(
