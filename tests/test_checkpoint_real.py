@@ -147,7 +147,7 @@ class Served:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._values: dict[str, object] = {"run_dir": str(folder / "server"), "layers": "1,3,5"}
-        self.samples = [random_sample(index, 20, seed=4) for index in range(1500)]
+        self.samples = [random_sample(index, 20, seed=4) for index in range(600)]
         self.rows = write_rows(folder / "rows.jsonl", self.samples)
         self.state: server.ServerState | None = None
 
