@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from hslib.dump import TOLERANCE
 
-LIMIT = 0.025  # relative, of bf16 against bf16: two implementations of one model
+LIMIT = 0.03  # relative, of bf16 against bf16: two implementations of one model
 
 ROWS = read_table()
 
