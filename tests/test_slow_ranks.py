@@ -42,75 +42,10 @@ REQUESTS = {
 StartServer = Callable[..., server.ServerState]
 
 
-class Ranks(NamedTuple):
-    two: Served
-    state: server.ServerState
-    of_one: dict[int, torch.Tensor]  # what a server of one rank dumped, by the row's index
-
-
-def states_of(dump: Dump) -> torch.Tensor:
-    """float32 [T, L, H]"""
-    return torch.from_numpy(np.array(dump.hidden_states)).view(torch.bfloat16).float()
-
-
 def schedulers_of(state: server.ServerState) -> dict[str, int]:
     """The process of each rank, by SGLang's name for it."""
     found = {process.name(): process.pid for process in processes.members(state)}
     return {name.split("_", 1)[1]: pid for name, pid in found.items() if "scheduler_" in name}
-
-
-@pytest.fixture(scope="module", params=FAMILIES)
-def ranks(
-    request: pytest.FixtureRequest, model_of: Callable[[str], Path], start_server: StartServer
-) -> Iterator[Ranks]:
-    """Two ranks, after one rank was asked for the same rows; one server at a time."""
-    model, of_one = model_of(request.param), {}
-    alone = start_server(model, chunked_prefill_size=CHUNK)
-    with server.client_of(alone) as client:
-        served = Served(model, client, DumpDir(alone.dump_dir))
-        for samples in REQUESTS.values():
-            for sample, dump in zip(samples, served.dump(samples), strict=True):
-                of_one[sample.index] = states_of(dump)
-    processes.stop_group(alone)
-    state = start_server(model, chunked_prefill_size=CHUNK, tp_size=2)
-    with server.client_of(state) as client:
-        yield Ranks(Served(model, client, DumpDir(state.dump_dir)), state, of_one)
-    processes.stop_group(state)
-
-
-@pytest.mark.parametrize("how", REQUESTS)
-def test_states_are_the_reference_and_those_of_one_rank(ranks: Ranks, how: str) -> None:
-    dumps = ranks.two.dump(REQUESTS[how], attempt=2)
-    assert (len(dumps[0].meta.chunks) > 1) == (how == "chunked")
-    for sample, dump in zip(REQUESTS[how], dumps, strict=True):
-        assert_is_reference(ranks.two.model, sample, dump)
-        of_one, of_two = ranks.of_one[sample.index], states_of(dump)
-        for number in range(len(BOUNDARIES) + 1):
-            apart = (of_two[:, number] - of_one[:, number]).norm() / of_one[:, number].norm()
-            assert float(apart) < 0.02, f"state {number}: {apart:.4f}"  # as far as each may be off
-
-
-def test_one_rank_writes_for_both(ranks: Ranks) -> None:
-    sample = random_sample(30, 33)
-    (dump,) = ranks.two.dump([sample])
-    schedulers = schedulers_of(ranks.state)
-    assert set(schedulers) == {"TP0", "TP1"}
-    plugin = ranks.two.dumps.plugin()
-    assert plugin is not None
-    assert plugin.pid == dump.meta.pid == schedulers["TP0"]
-    assert plugin.replicas == 1
-    ranks.two.dumps.clear(ranks.two.dumps.names())
-    assert [path.name for path in Path(ranks.state.dump_dir).iterdir()] == ["plugin.json"]
-
-
-def test_a_neighbours_states_are_refused(ranks: Ranks) -> None:
-    """Negative control: same length, other row."""
-    mine, other = random_sample(40, 25), random_sample(41, 25)
-    dump, _ = ranks.two.dump([mine, other])
-    with pytest.raises(DumpError, match="input_ids at 0"):
-        validate(dump, other, EXPECTED)
-    with pytest.raises(AssertionError, match="boundary 1"):
-        assert_is_reference(ranks.two.model, other, dump)
 
 
 # --- a rank's own part of a sum ------------------------------------------------------------
@@ -251,3 +186,71 @@ def test_a_server_with_attention_data_parallelism_says_why_it_ends(
     with pytest.raises(ServerError, match="died while starting") as caught:
         start_server(model_of("qwen3"), tp_size=2, extra_args=["--attn-dp-size", "2"])
     assert "attention data parallelism" in caught.value.fix
+
+
+# --- the states of two ranks; last, as their servers live until the module ends --------------
+
+
+class Ranks(NamedTuple):
+    two: Served
+    state: server.ServerState
+    of_one: dict[int, torch.Tensor]  # what a server of one rank dumped, by the row's index
+
+
+def states_of(dump: Dump) -> torch.Tensor:
+    """float32 [T, L, H]"""
+    return torch.from_numpy(np.array(dump.hidden_states)).view(torch.bfloat16).float()
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def ranks(
+    request: pytest.FixtureRequest, model_of: Callable[[str], Path], start_server: StartServer
+) -> Iterator[Ranks]:
+    """Two ranks, after one rank was asked for the same rows; one server at a time."""
+    model, of_one = model_of(request.param), {}
+    alone = start_server(model, chunked_prefill_size=CHUNK)
+    with server.client_of(alone) as client:
+        served = Served(model, client, DumpDir(alone.dump_dir))
+        for samples in REQUESTS.values():
+            for sample, dump in zip(samples, served.dump(samples), strict=True):
+                of_one[sample.index] = states_of(dump)
+    processes.stop_group(alone)
+    state = start_server(model, chunked_prefill_size=CHUNK, tp_size=2)
+    with server.client_of(state) as client:
+        yield Ranks(Served(model, client, DumpDir(state.dump_dir)), state, of_one)
+    processes.stop_group(state)
+
+
+@pytest.mark.parametrize("how", REQUESTS)
+def test_states_are_the_reference_and_those_of_one_rank(ranks: Ranks, how: str) -> None:
+    dumps = ranks.two.dump(REQUESTS[how], attempt=2)
+    assert (len(dumps[0].meta.chunks) > 1) == (how == "chunked")
+    for sample, dump in zip(REQUESTS[how], dumps, strict=True):
+        assert_is_reference(ranks.two.model, sample, dump)
+        of_one, of_two = ranks.of_one[sample.index], states_of(dump)
+        for number in range(len(BOUNDARIES) + 1):
+            apart = (of_two[:, number] - of_one[:, number]).norm() / of_one[:, number].norm()
+            assert float(apart) < 0.02, f"state {number}: {apart:.4f}"  # as far as each may be off
+
+
+def test_one_rank_writes_for_both(ranks: Ranks) -> None:
+    sample = random_sample(30, 33)
+    (dump,) = ranks.two.dump([sample])
+    schedulers = schedulers_of(ranks.state)
+    assert set(schedulers) == {"TP0", "TP1"}
+    plugin = ranks.two.dumps.plugin()
+    assert plugin is not None
+    assert plugin.pid == dump.meta.pid == schedulers["TP0"]
+    assert plugin.replicas == 1
+    ranks.two.dumps.clear(ranks.two.dumps.names())
+    assert [path.name for path in Path(ranks.state.dump_dir).iterdir()] == ["plugin.json"]
+
+
+def test_a_neighbours_states_are_refused(ranks: Ranks) -> None:
+    """Negative control: same length, other row."""
+    mine, other = random_sample(40, 25), random_sample(41, 25)
+    dump, _ = ranks.two.dump([mine, other])
+    with pytest.raises(DumpError, match="input_ids at 0"):
+        validate(dump, other, EXPECTED)
+    with pytest.raises(AssertionError, match="boundary 1"):
+        assert_is_reference(ranks.two.model, other, dump)
