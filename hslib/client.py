@@ -80,12 +80,18 @@ class ServerClient:
     def __exit__(self, *_exc: object) -> None:
         self._http.close()
 
-    def prefill(self, rows: Sequence[np.ndarray], rids: Sequence[str] | None = None) -> None:
+    def prefill(
+        self,
+        rows: Sequence[np.ndarray],
+        rids: Sequence[str] | None = None,
+        replica: int | None = None,
+    ) -> None:
         """Prefill token rows and generate nothing; returns when the server has answered.
 
         Args:
             rows: int arrays [T].
             rids: a request id each; None lets the server choose.
+            replica: the data-parallel one that is meant; None lets the server choose.
 
         Raises:
             RequestError: refused, failed or not answered, or rows answered in part (cached).
@@ -96,6 +102,8 @@ class ServerClient:
         }
         if rids is not None:
             body["rid"] = list(rids)
+        if replica is not None:
+            body["routed_dp_rank"] = replica
         content = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         answer = self._request("POST", "/generate", content)
         _check_answer(orjson.loads(answer.content), [len(row) for row in rows])

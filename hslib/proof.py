@@ -84,7 +84,9 @@ def prove(
             fix="restart it so",
         )
     try:
-        canary = send_canary(client, dumps, plugin, timeout_s)
+        # each data-parallel replica has a model of its own to be proven
+        own = range(plugin.replicas) if plugin.replicas > 1 else [None]
+        canary, *_ = [send_canary(client, dumps, plugin, timeout_s, replica) for replica in own]
     except ServerError:
         check_plugin(dumps, not_before)  # what the plugin says of its first pass says more
         raise
@@ -120,7 +122,11 @@ def check_plugin(dumps: DumpDir, not_before: float = 0.0, *, proven: bool = Fals
 
 
 def send_canary(
-    client: ServerClient, dumps: DumpDir, plugin: PluginInfo, timeout_s: float
+    client: ServerClient,
+    dumps: DumpDir,
+    plugin: PluginInfo,
+    timeout_s: float,
+    replica: int | None = None,
 ) -> Canary:
     """Send two rows in one request, and validate and remove their dumps.
 
@@ -140,7 +146,7 @@ def send_canary(
     rids = [request_id(sample, int(random.integers(1 << 31))) for sample in samples]
     started = time.monotonic()
     try:
-        client.prefill([sample.input_ids for sample in samples], rids)
+        client.prefill([sample.input_ids for sample in samples], rids, replica)
         for sample, rid in zip(samples, rids, strict=True):
             dumps.wait(rid, timeout_s)
             plugin = dumps.plugin() or plugin  # the first pass decided on each state's witness

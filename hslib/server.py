@@ -292,7 +292,7 @@ def prove(state: ServerState) -> proof.Proof:
 
 
 def check_replicas(state: ServerState, replicas: int) -> None:
-    """Every data-parallel replica must have hooked its own model.
+    """Every data-parallel replica must have hooked its own model, and proven its states.
 
     Raises:
         ServerError: the one that has not, or captures something else.
@@ -303,7 +303,7 @@ def check_replicas(state: ServerState, replicas: int) -> None:
             other = PluginInfo.model_validate_json(path.read_bytes())
         except FileNotFoundError:
             other = None
-        fresh = other is not None and other.written_at >= state.launched_at
+        fresh = other is not None and other.written_at >= state.launched_at and other.proven
         if other is None or not fresh or other.problems or other.boundaries != state.boundaries:
             raise ServerError(
                 f"replica {rank} of {replicas} does not capture as asked",

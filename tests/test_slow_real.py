@@ -15,10 +15,11 @@ import pytest
 import torch
 from support import BOUNDARIES, random_sample, reference_states, relative_errors, write_rows
 from test_faults import FakeServer, states_of
+from warm import WarmServers
 
-from hslib import demo, extract, processes, server
+from hslib import demo, extract, preflight, processes, server
 from hslib.client import ServerClient
-from hslib.config import ExtractionParameters
+from hslib.config import ExtractionParameters, ServerParameters
 from hslib.dump import DumpDir
 from hslib.serving import open_fleet
 from hslib.store import Store
@@ -47,9 +48,9 @@ def test_the_demo_job_and_its_resumes(
     sent: list[str] = []
     send = ServerClient.prefill
 
-    def spy(client: ServerClient, rows: Any, rids: Any = None) -> None:
+    def spy(client: ServerClient, rows: Any, rids: Any = None, *more: Any) -> None:
         sent.extend(rid for rid in rids if not rid.startswith("hs-999999999-"))
-        send(client, rows, rids)
+        send(client, rows, rids, *more)
 
     monkeypatch.setattr(ServerClient, "prefill", spy)
     values = {
@@ -95,6 +96,33 @@ def assert_demo_is_reference(store: Store) -> None:
             assert min(errors) > 5 * own
 
 
+# --- a server that somebody else starts -----------------------------------------------------
+
+
+def test_a_server_started_by_hand_needs_the_plugin_and_its_environment_and_no_flag(
+    warm: WarmServers, model_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    values = {"run_dir": str(tmp_path), "model_path": str(model_of("llama")), "layers": "1,5"}
+    plan = preflight.require(ServerParameters.from_values(values))
+    needed = ("--disable-radix-cache", "--disable-prefill-cuda-graph")
+    command = [part for part in server.command(plan) if part not in needed]
+    pid = warm.spawn(command, server.environment(plan), tmp_path / "log")
+    try:
+        url = f"http://127.0.0.1:{plan.port}"
+        with ServerClient(url) as client:
+            deadline = time.monotonic() + 300
+            while not client.is_up():
+                assert time.monotonic() < deadline, (tmp_path / "log").read_text()[-2000:]
+                time.sleep(0.5)
+        named = {"server_url": url, "dump_dir": str(plan.parameters.dump_path)}
+        fleet = open_fleet(ExtractionParameters.from_values({**values, **named}))
+        assert fleet.proof.settings.disable_radix_cache
+        assert fleet.proof.plugin.unwitnessed == {}
+        assert [state.seam for state in fleet.proof.plugin.capture] == ["stage", "stage", "norm"]
+    finally:
+        os.killpg(pid, signal.SIGKILL)
+
+
 # --- data parallelism ---------------------------------------------------------------------
 
 
@@ -137,7 +165,7 @@ def test_two_replicas_share_a_dump_directory_and_every_row_is_right(
 JOB = """
 import sys
 from hslib import extract
-from hslib.config import ExtractionParameters
+from hslib.config import ExtractionParameters, ServerParameters
 from hslib.serving import open_fleet
 parameters = ExtractionParameters.model_validate_json(sys.argv[1])
 fleet = open_fleet(parameters)
