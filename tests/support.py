@@ -200,7 +200,12 @@ def load_reference(model_path: Path) -> Any:
             if is_text
             else transformers.AutoModelForImageTextToText
         )
-        _references[model_path] = auto.from_pretrained(model_path, dtype=torch.bfloat16).eval()
+        # transformers' default attention leaves out what a score is capped at (Gemma-2)
+        capped = getattr(config.get_text_config(), "attn_logit_softcapping", None)
+        more = {"attn_implementation": "eager"} if capped else {}
+        _references[model_path] = auto.from_pretrained(
+            model_path, dtype=torch.bfloat16, **more
+        ).eval()
     return _references[model_path]
 
 

@@ -126,8 +126,8 @@ def test_a_foreign_request_in_between_is_an_error_that_says_so(
     """Somebody else's prefill between the clear and the scan: two dumps, and neither is filed."""
     send = ServerClient.prefill
 
-    def with_company(self: ServerClient, rows: Any, rids: Any = None) -> None:
-        send(self, rows, rids)
+    def with_company(self: ServerClient, rows: Any, rids: Any = None, *more: Any) -> None:
+        send(self, rows, rids, *more)
         if rids is None and len(rows[0]) == SAMPLES[2].num_tokens:
             send(self, [SAMPLES[1].input_ids[:3]], None)
 

@@ -11,7 +11,8 @@ from hs_dump.capture import Capture
 from hs_dump.writer import Budget, Writer
 from support import random_sample, write_rows
 from test_faults import SAMPLES, FakeServer, assert_store_is_right, run
-from test_plugin import META, forward, received, server_error
+from test_plugin import META, Recorded, forward, received, server_error
+from test_plugin import run as run_pass
 
 from hslib.config import ExtractionParameters
 from hslib.dump import request_id
@@ -143,9 +144,9 @@ def test_a_full_tmpfs_is_an_error_of_the_request_and_not_the_end_of_the_server(
     """The plugin's own writer on a tmpfs smaller than its budget says."""
     root = mount("shm", 64)
     writer = Writer(root, 3, 16, Budget(root, 1 << 30, 1.0), META)
-    capture = Capture(writer, 16, (1, 3), dump_all=False)
+    capture = Capture(writer, Recorded(), dump_all=False)  # type: ignore[arg-type]
     large, small = random_sample(0, 800), random_sample(1, 20)
-    capture.take(*forward((request_id(large, 1), large, 0, 800)))
+    run_pass(capture, *forward((request_id(large, 1), large, 0, 800)))
     assert "No space left" in server_error(root, large)
-    capture.take(*forward((request_id(small, 1), small, 0, 20)))
+    run_pass(capture, *forward((request_id(small, 1), small, 0, 20)))
     received(root, small)

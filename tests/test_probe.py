@@ -309,7 +309,9 @@ def test_a_running_server_is_probed_and_its_log_probabilities_agree(
     assert report is not None
     readings, verdict = through_head(plan)
     assert (verdict.side, verdict.proven) == ("post", True), readings
-    assert readings[0].server_error > 100 * readings[-1].server_error
+    after_norm = readings[-2].server_error
+    assert after_norm is not None
+    assert min(r.server_error or 0 for r in readings if r is not readings[-2]) > 5 * after_norm
     assert "4 of 4 stored layers" in conclude(plan, report, verdict)
     with ServerClient(llama_server.url) as client:
         assert len(client.logprobs(rows[0].input_ids, 512)) == 19

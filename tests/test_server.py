@@ -1,7 +1,6 @@
 """Starting, proving and stopping servers: what is in the way is said before, or at once."""
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -18,9 +17,8 @@ from typing import Any, NamedTuple
 import httpx
 import psutil
 import pytest
-import torch
-import transformers
 from support import random_sample
+from warm import WarmServers
 
 from hslib import preflight, processes, server
 from hslib.client import ServerClient
@@ -283,7 +281,7 @@ class Starts(NamedTuple):
 
 @pytest.fixture(scope="module")
 def starts(
-    tmp_path_factory: pytest.TempPathFactory, model_of: Callable[[str], Path]
+    tmp_path_factory: pytest.TempPathFactory, model_of: Callable[[str], Path], warm: WarmServers
 ) -> Iterator[Starts]:
     llama = model_of("llama")
     root = tmp_path_factory.mktemp("starts")
@@ -293,12 +291,12 @@ def starts(
         return ServerParameters(model_path=str(model), layers="1,3,5", **places, **values)
 
     broken = wanted("broken", cut_weights(llama, root / "broken-model"))
-    incapable = wanted("incapable", build_gpt2(root / "gpt2"))
+    incapable = wanted("incapable", model_of("olmo2"))
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor() as pool:
         patch.setenv("HSLIB_TEST_KEY", "the-secret-key")
         # these two change what the others would read, so they go first
         cached = launch_with_cache(wanted("cached", llama, api_key_env="HSLIB_TEST_KEY"))
-        plain = launch_without_plugin(wanted("plain", llama))
+        plain = launch_without_plugin(wanted("plain", llama), warm)
         futures = [pool.submit(server.start, p) for p in (broken, incapable)]
         try:
             for state in (cached, plain):
@@ -316,30 +314,23 @@ def cut_weights(model: Path, folder: Path) -> Path:
     return folder
 
 
-def build_gpt2(folder: Path) -> Path:
-    """A family for which SGLang has no aux capture."""
-    config = transformers.GPT2Config(n_layer=6, n_embd=64, n_head=4, vocab_size=512)
-    transformers.GPT2LMHeadModel(config).to(dtype=torch.bfloat16).save_pretrained(folder)
-    path = folder / "config.json"
-    names = {"num_hidden_layers": 6, "hidden_size": 64, "max_position_embeddings": 1024}
-    path.write_text(json.dumps({**json.loads(path.read_text()), **names}))
-    return folder
-
-
 def launch_with_cache(parameters: ServerParameters) -> server.ServerState:
-    """With the plugin in it, and SGLang's prefix cache left on."""
+    """With the plugin in it, and SGLang's prefix cache left on by a plugin of the tests."""
     plan = preflight.require(parameters)
     command = [part for part in server.command(plan) if part != "--disable-radix-cache"]
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent / "planted"))
+        patch.setenv("HS_CACHED", "1")
         patch.setattr(server, "command", lambda _plan: command)
         return server.launch(plan)
 
 
-def launch_without_plugin(parameters: ServerParameters) -> server.ServerState:
+def launch_without_plugin(parameters: ServerParameters, warm: WarmServers) -> server.ServerState:
     """SGLang answers 200 and dumps nothing."""
     plan = preflight.require(parameters)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SGLANG_PLUGINS", "none")
+        patch.setattr(server, "spawn", warm.spawn)
         return server.launch(plan)
 
 
@@ -366,7 +357,9 @@ def test_a_server_that_dies_while_loading_is_told_with_its_last_lines(starts: St
 
 def test_a_model_that_cannot_capture_is_refused_at_start_with_its_class(starts: Starts) -> None:
     parameters, future = starts.incapable
-    with pytest.raises(ServerError, match="GPT2LMHeadModel"):
+    with pytest.raises(
+        ServerError, match=r"Olmo2ForCausalLM, boundary 1: the layer has no input norm"
+    ):
         future.result(300)
     assert left_behind(parameters) == []
 

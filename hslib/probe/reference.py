@@ -83,6 +83,8 @@ def load_reference(folder: Path, max_layers: int = 0) -> Reference:
     text = config.get_text_config()
     count = min(max_layers or info.num_layers, info.num_layers)
     options: dict[str, Any] = {"dtype": "bfloat16", "low_cpu_mem_usage": True}
+    if getattr(text, "attn_logit_softcapping", None):
+        options["attn_implementation"] = "eager"  # transformers' default leaves the cap out
     if count == info.num_layers:
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, **options)
         return Reference(model.eval(), info.num_layers, count)

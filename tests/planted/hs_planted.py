@@ -2,6 +2,7 @@
 
 ``HS_PLANTED`` names a file; the fault that it names is in force from the next pass on. With
 ``HS_UNWITNESSED=1`` nothing is read and nothing compared: what the witness costs is the difference.
+With ``HS_CACHED=1`` the plugin does not switch SGLang's prefix cache off.
 """
 
 import os
@@ -15,6 +16,10 @@ def register() -> None:
         silence()
     if os.environ.get("HS_PLANTED"):
         spoil()
+    if os.environ.get("HS_CACHED"):
+        from hs_dump import server_flags
+
+        server_flags.NEEDED = ()  # as where somebody's own launcher makes the arguments
 
 
 def silence() -> None:
