@@ -20,7 +20,7 @@ A module here knows nothing of hslib: the contract between the two is files.
 
 import os
 
-__version__ = "1.0.0"
+__version__ = "2.0.0"
 
 
 def register() -> None:
