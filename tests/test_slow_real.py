@@ -15,7 +15,6 @@ import pytest
 import torch
 from support import BOUNDARIES, random_sample, reference_states, relative_errors, write_rows
 from test_faults import FakeServer, states_of
-from warm import WarmServers
 
 from hslib import demo, extract, preflight, processes, server
 from hslib.client import ServerClient
@@ -100,13 +99,13 @@ def assert_demo_is_reference(store: Store) -> None:
 
 
 def test_a_server_started_by_hand_needs_the_plugin_and_its_environment_and_no_flag(
-    warm: WarmServers, model_of: Callable[[str], Path], tmp_path: Path
+    model_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
     values = {"run_dir": str(tmp_path), "model_path": str(model_of("llama")), "layers": "1,5"}
     plan = preflight.require(ServerParameters.from_values(values))
     needed = ("--disable-radix-cache", "--disable-prefill-cuda-graph")
     command = [part for part in server.command(plan) if part not in needed]
-    pid = warm.spawn(command, server.environment(plan), tmp_path / "log")
+    pid = server.spawn(command, server.environment(plan), tmp_path / "log")
     try:
         url = f"http://127.0.0.1:{plan.port}"
         with ServerClient(url) as client:

@@ -68,14 +68,13 @@ def _serve(request: dict[str, Any]) -> None:
     arguments = request["arguments"]
     arguments = arguments[arguments.index("sglang.launch_server") + 1 :]
 
-    from sglang.launch_server import run_server
+    from sglang import launch_server
     from sglang.srt.plugins import load_plugins
-    from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree
 
     try:
-        load_plugins()
-        run_server(prepare_server_args(arguments))
+        load_plugins()  # which may put others in place of the two functions below
+        launch_server.run_server(launch_server.prepare_server_args(arguments))
     finally:
         kill_process_tree(os.getpid(), include_parent=False)
 

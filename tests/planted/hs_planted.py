@@ -57,6 +57,7 @@ def spoil() -> None:
 
     keep = Seen.keep
     before: dict[str, Any] = {}
+    reused: list[Any] = []
 
     def planted(self: Any, place: Any, seam: str, value: Any, owned: bool) -> None:
         fault = Path(os.environ["HS_PLANTED"]).read_text().strip()
@@ -77,9 +78,10 @@ def spoil() -> None:
             before[seam] = value.clone()
             return value if earlier is None or place == 1 else earlier
         if fault == "a buffer used again" and place == 3:
-            before["reused"] = value
-        elif fault == "a buffer used again" and before.get("reused") is not None:
-            before.pop("reused").copy_(value[: seen.rows])  # the next layer's
+            reused.append(value[: seen.rows])
+        elif fault == "a buffer used again":
+            while reused:
+                reused.pop().copy_(value[: seen.rows])  # the next layer's
         return value
 
     Seen.keep = planted  # type: ignore[method-assign]
