@@ -83,7 +83,7 @@ def test_a_rank_that_captured_its_own_part_of_a_sum_would_be_noticed(
     plugin_on_path(tmp_path, "partial_sums", PARTIAL_SUMS, monkeypatch)
     refusal = ""
     try:
-        state = start_server(model_of("qwen3"), tp_size=2)
+        state = start_server(model_of("qwen3"), cold=True, tp_size=2)
     except ServerError as error:
         refusal = str(error)
     if refusal:
@@ -115,7 +115,7 @@ def plugin_on_path(folder: Path, name: str, code: str, monkeypatch: pytest.Monke
 def test_a_rank_killed_in_the_middle_ends_the_job_which_a_resume_completes(
     model_of: Callable[[str], Path], start_server: StartServer, tmp_path: Path
 ) -> None:
-    state = start_server(model_of("qwen3"), tp_size=2)
+    state = start_server(model_of("qwen3"), cold=True, tp_size=2)
     wanted = parameters_for(state, model_of("qwen3"), tmp_path, 160, server_wait_s=1.0)
     job = start_job(wanted)
     wait_until("some rows", lambda: stored(wanted.run_path) > 20)
@@ -165,7 +165,7 @@ def test_the_demo_job_with_two_ranks(tmp_path: Path) -> None:
 def test_two_replicas_of_two_ranks_each_write_what_is_theirs(
     model_of: Callable[[str], Path], start_server: StartServer, tmp_path: Path
 ) -> None:
-    state = start_server(model_of("llama"), tp_size=2, dp_size=2)
+    state = start_server(model_of("llama"), cold=True, tp_size=2, dp_size=2)
     schedulers = schedulers_of(state)
     assert len(schedulers) == 4
     wanted = parameters_for(state, model_of("llama"), tmp_path, 40)
@@ -184,7 +184,7 @@ def test_a_server_with_attention_data_parallelism_says_why_it_ends(
     """As one that somebody starts by hand, past preflight: the first rank that ends is heard."""
     monkeypatch.setattr(preflight, "_SPLITTING", set())
     with pytest.raises(ServerError, match="died while starting") as caught:
-        start_server(model_of("qwen3"), tp_size=2, extra_args=["--attn-dp-size", "2"])
+        start_server(model_of("qwen3"), cold=True, tp_size=2, extra_args=["--attn-dp-size", "2"])
     assert "attention data parallelism" in caught.value.fix
 
 
@@ -215,7 +215,7 @@ def ranks(
             for sample, dump in zip(samples, served.dump(samples), strict=True):
                 of_one[sample.index] = states_of(dump)
     processes.stop_group(alone)
-    state = start_server(model, chunked_prefill_size=CHUNK, tp_size=2)
+    state = start_server(model, chunked_prefill_size=CHUNK, cold=True, tp_size=2)
     with server.client_of(state) as client:
         yield Ranks(Served(model, client, DumpDir(state.dump_dir)), state, of_one)
     processes.stop_group(state)

@@ -16,6 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+_KERNELS = Path(__file__).parents[1] / "patches" / "cpu_kernels"
+
 
 class WarmServers:
     """The forking process; :meth:`spawn` stands in for ``hslib.server.spawn``."""
@@ -37,10 +39,13 @@ class WarmServers:
         return int(answer)
 
     def _start(self, variables: dict[str, str]) -> "subprocess.Popen[str]":
+        # what libraries read as they are loaded is a server's own; but not what this one server
+        # has on its path, such as a plugin that plants a fault
+        base = {**variables, "PYTHONPATH": str(_KERNELS)}
         with self._log.open("w") as errors:
             return subprocess.Popen(
                 [sys.executable, "-u", __file__],
-                env=variables,  # what libraries read as they are loaded is a server's own
+                env=base,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
