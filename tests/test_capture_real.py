@@ -70,7 +70,7 @@ def assert_is_reference(model: Path, sample: Sample, dump: Dump) -> None:
     for number, boundary in enumerate((*BOUNDARIES, tiny_models.NUM_LAYERS)):
         errors = relative_errors(states[:, number], references)
         own = errors.pop(boundary)
-        assert own < 0.02, f"boundary {boundary}: {own:.4f}"
+        assert own < 0.03, f"boundary {boundary}: {own:.4f}"
         assert min(errors) > 5 * own, f"boundary {boundary}: {own:.4f}, another {min(errors):.4f}"
 
 
@@ -110,7 +110,7 @@ def test_a_row_gives_the_same_states_alone_and_among_others(served: Served) -> N
         torch.from_numpy(d.hidden_states.copy()).view(torch.bfloat16).float()
         for d in (alone, among)
     )
-    assert float((first - second).norm() / first.norm()) < 0.02
+    assert float((first - second).norm() / first.norm()) < 0.03
 
 
 def test_a_neighbours_states_are_refused(served: Served) -> None:

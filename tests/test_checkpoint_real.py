@@ -274,7 +274,7 @@ def test_one_store_holds_one_models_states_whatever_happens_to_the_folder(
     assert len(store) == len(served.samples)
     for index in (*range(3), before - 1, before, before + 1, len(store) - 1):
         states = reference_states(original, served.samples[index].input_ids)
-        assert relative_errors(store[index].layer(3), states)[3] < 0.02, index
+        assert relative_errors(store[index].layer(3), states)[3] < 0.03, index
 
 
 @pytest.mark.slow

@@ -88,8 +88,8 @@ def test_every_row_is_stored_with_its_own_states(
         assert stored.loss_mask.tolist() == sample.loss_mask.tolist()
         references = reference_states(model_of("llama"), sample.input_ids)
         for boundary in BOUNDARIES:
-            assert relative_errors(stored.layer(boundary), references)[boundary] < 0.02
-        assert relative_errors(stored.final, references)[-1] < 0.02
+            assert relative_errors(stored.layer(boundary), references)[boundary] < 0.03
+        assert relative_errors(stored.final, references)[-1] < 0.03
 
 
 def test_a_bucket_takes_the_rows_of_a_real_server(parameters: Any, bucket: Bucket) -> None:

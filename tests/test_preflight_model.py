@@ -127,6 +127,7 @@ def own_tokenizer(folder: Path, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_server_starts_without_the_tokenizer_that_is_code(
     own_tokenizer: Path, tmp_path: Path, start_server: Callable[..., server.ServerState]
 ) -> None:

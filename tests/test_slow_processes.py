@@ -78,7 +78,7 @@ def assert_is_the_models(wanted: ExtractionParameters, every: int) -> None:
         references = reference_states(Path(wanted.model_path), sample.input_ids.numpy())
         for boundary in BOUNDARIES:
             errors = relative_errors(sample.layer(boundary), references)
-            assert errors[boundary] < 0.02
+            assert errors[boundary] < 0.03
             assert min(errors[:boundary] + errors[boundary + 1 :]) > 5 * errors[boundary]
 
 

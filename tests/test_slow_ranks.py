@@ -230,7 +230,7 @@ def test_states_are_the_reference_and_those_of_one_rank(ranks: Ranks, how: str) 
         of_one, of_two = ranks.of_one[sample.index], states_of(dump)
         for number in range(len(BOUNDARIES) + 1):
             apart = (of_two[:, number] - of_one[:, number]).norm() / of_one[:, number].norm()
-            assert float(apart) < 0.02, f"state {number}: {apart:.4f}"  # as far as each may be off
+            assert float(apart) < 0.03, f"state {number}: {apart:.4f}"  # as far as each may be off
 
 
 def test_one_rank_writes_for_both(ranks: Ranks) -> None:

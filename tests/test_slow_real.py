@@ -91,7 +91,7 @@ def assert_demo_is_reference(store: Store) -> None:
                 float(((found - r).norm(dim=-1) / r.norm(dim=-1)).median()) for r in references
             ]
             own = errors.pop(boundary)
-            assert own < 0.02
+            assert own < 0.03
             assert min(errors) > 5 * own
 
 
@@ -152,7 +152,7 @@ def test_two_replicas_share_a_dump_directory_and_every_row_is_right(
             references = reference_states(model_of("llama"), sample.input_ids)
             for boundary in BOUNDARIES:
                 errors = relative_errors(store[sample.index].layer(boundary), references)
-                assert errors[boundary] < 0.02
+                assert errors[boundary] < 0.03
         log = Path(state.log).read_text()
         assert all(log.count(f"DP{rank}") > 3 for rank in range(2)), "both replicas must work"
     finally:
@@ -239,7 +239,7 @@ def test_a_job_killed_at_any_instant_loses_and_repeats_nothing(
     assert_same_tensors(store, Store(undisturbed.store_path))
     for sample in samples[::37]:
         references = reference_states(model_of("llama"), sample.input_ids)
-        assert relative_errors(store[sample.index].layer(3), references)[3] < 0.02
+        assert relative_errors(store[sample.index].layer(3), references)[3] < 0.03
 
 
 def test_kills_among_many_requests_in_flight_lose_and_repeat_nothing(
