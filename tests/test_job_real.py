@@ -53,11 +53,11 @@ class Sent:
         self.rows: list[np.ndarray] = []
         send = ServerClient.prefill
 
-        def spy(client: ServerClient, rows: Any, rids: Any = None) -> None:
+        def spy(client: ServerClient, rows: Any, rids: Any = None, replica: Any = None) -> None:
             if rids is None or not rids[0].startswith("hs-999999999-"):
                 self.rids += rids or [""]
                 self.rows += rows
-            send(client, rows, rids)
+            send(client, rows, rids, replica)
 
         monkeypatch.setattr(ServerClient, "prefill", spy)
 
