@@ -9,10 +9,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from hslib import server, sizing, watch
 from hslib.errors import HslibError, ParameterError
-from hslib.progress import read_progress
-from hslib.store import Store
+from hslib.job import forecast as sizing
+from hslib.job import watch
+from hslib.job.progress import read_progress
+from hslib.server import launch as server
+from hslib.store.reader import Store
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -160,7 +162,7 @@ def _verify(chosen: argparse.Namespace) -> int:
 
 def _report(chosen: argparse.Namespace) -> int:
     """A line a report; 1 when a notebook had failed or did not run to its end."""
-    from hslib.report import write_reports
+    from hslib.notebook.report.page import write_reports
 
     reports = write_reports(chosen.path)
     for report in reports:
@@ -170,8 +172,8 @@ def _report(chosen: argparse.Namespace) -> int:
 
 def _layers(chosen: argparse.Namespace) -> int:
     """Every dialect's view of one model."""
-    from hslib.layers import dialect_table, parse_layers
-    from hslib.model import read_shape
+    from hslib.model.folder import read_shape
+    from hslib.model.layers import dialect_table, parse_layers
 
     model = read_shape(chosen.model)
     boundaries = parse_layers(chosen.boundaries, model.num_layers)
@@ -193,7 +195,7 @@ def _layers(chosen: argparse.Namespace) -> int:
 
 def _plan(chosen: argparse.Namespace) -> int:
     """The table and what follows from it."""
-    from hslib.config import ExtractionParameters
+    from hslib.parameters import ExtractionParameters
 
     job = ExtractionParameters()
     at_once = job.concurrency if chosen.concurrency is None else chosen.concurrency
@@ -218,8 +220,8 @@ def _work(chosen: argparse.Namespace) -> sizing.Work:
         ParameterError, DatasetError: with the cure.
     """
     from hslib.dataset import Dataset, Limits
-    from hslib.layers import parse_layers
-    from hslib.model import read_shape
+    from hslib.model.folder import read_shape
+    from hslib.model.layers import parse_layers
 
     vocab_size = 2**31
     if chosen.model and (chosen.hidden_size or chosen.num_layers):
@@ -256,7 +258,7 @@ def _export(chosen: argparse.Namespace) -> int:
 
     from hslib.export import trainers
     from hslib.export.export import export_store
-    from hslib.hub import local_folder
+    from hslib.model.hub import local_folder
 
     store = Store(chosen.store)
     with tqdm.tqdm(total=len(store), unit="row", disable=None) as bar:
@@ -278,7 +280,7 @@ def _export(chosen: argparse.Namespace) -> int:
 def _diagnose(chosen: argparse.Namespace) -> int:
     """The verdict on lengths; on tokens too where a tokenizer or server is named."""
     from hslib import diagnosis
-    from hslib.config import DiagnosisParameters
+    from hslib.parameters import DiagnosisParameters
 
     parameters = DiagnosisParameters.from_values(
         {

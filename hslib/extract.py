@@ -4,19 +4,20 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from hslib import cluster, serving
-from hslib.cluster import Cluster
-from hslib.config import ExtractionParameters
-from hslib.driver import Driver
-from hslib.engine import Engine
+from hslib.cluster import replicas as cluster
+from hslib.cluster.driver import Driver
+from hslib.cluster.replicas import Cluster
 from hslib.errors import JobError
-from hslib.job import Job, Result, open_writer, prepare, result_of
-from hslib.journal import Entry, Ledger
-from hslib.plan import in_shard
-from hslib.progress import Progress, ProgressState
-from hslib.serving import Fleet
-from hslib.store import Store
-from hslib.writer import StoreWriter
+from hslib.job.extractor import Engine
+from hslib.job.plan import in_shard
+from hslib.job.prepare import Job, Result, open_writer, prepare, result_of
+from hslib.job.progress import Progress, ProgressState
+from hslib.parameters import ExtractionParameters
+from hslib.server import endpoints as serving
+from hslib.server.endpoints import Fleet
+from hslib.store.journal import Entry, Ledger
+from hslib.store.reader import Store
+from hslib.store.writer import StoreWriter
 
 __all__ = ["Job", "Result", "open_servers", "prepare", "run"]
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 
-from hslib.objects import Objects
+from hslib.store.bucket.objects import Objects
 
 KEY, SECRET, TOKEN = "HSLIBKEYNOTINFILES", "hslib/secret+not/in/any/file", "hslibtokennotinfiles"
 PLACES = {

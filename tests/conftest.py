@@ -12,8 +12,9 @@ from buckets import CREDENTIALS, PLACES, Bucket, Meddler
 from support import CHUNK
 from warm import WarmServers
 
-from hslib import processes, server
-from hslib.config import ServerParameters
+from hslib.parameters import ServerParameters
+from hslib.server import launch as server
+from hslib.server import processes
 
 
 @pytest.fixture(scope="session")

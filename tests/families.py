@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from support import random_sample, reference_last, reference_states, relative_errors
 
-from hslib import server
 from hslib.dataset import Sample
-from hslib.dump import DumpDir, request_id, validate
+from hslib.server import launch as server
+from hslib.server.dumps import DumpDir, request_id, validate
 
 BOUNDARIES = (2, 3, 5, 6)  # of six layers: the last is the last layer's output before the norm
 LAYERS = ",".join(map(str, BOUNDARIES))

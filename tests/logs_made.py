@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hslib.diagnosis.observations import UNKNOWN, Observations, observe
+from hslib.diagnosis.filing.observations import UNKNOWN, Observations, observe
 
 Lengths = np.ndarray
 LENGTHS = ("lognormal", "short", "few", "equal")

@@ -19,9 +19,10 @@ import tiny_models
 from families import CHUNK, LAYERS, Measured, measure, write_row
 from warm import WarmServers
 
-from hslib import processes, server
-from hslib.config import ServerParameters
 from hslib.errors import HslibError
+from hslib.parameters import ServerParameters
+from hslib.server import launch as server
+from hslib.server import processes
 
 
 def prove(family: str, folder: Path) -> Measured:

@@ -13,10 +13,10 @@ from support import BOUNDARIES, put_dump, reference_states
 
 from hslib import demo
 from hslib.dataset import Dataset, Limits, Sample
-from hslib.dump import DumpDir
-from hslib.manifest import Manifest
-from hslib.store import Store
-from hslib.writer import StoreWriter
+from hslib.server.dumps import DumpDir
+from hslib.store.manifest import Manifest
+from hslib.store.reader import Store
+from hslib.store.writer import StoreWriter
 
 Row = tuple[Sample, torch.Tensor]  # states bf16 [T, L, H]
 DEMO_BOUNDARIES = (2, 5, 7)

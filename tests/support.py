@@ -12,11 +12,11 @@ from hs_dump.dump_file import DumpFile
 
 from hslib import demo
 from hslib.dataset import Sample
-from hslib.dump import DumpDir, Expected, validate
-from hslib.manifest import Manifest
-from hslib.model import read_model
-from hslib.store import Store
-from hslib.writer import StoreWriter
+from hslib.model.folder import read_model
+from hslib.server.dumps import DumpDir, Expected, validate
+from hslib.store.manifest import Manifest
+from hslib.store.reader import Store
+from hslib.store.writer import StoreWriter
 
 BOUNDARIES = (1, 3, 5)
 CHUNK = 64  # tokens of a prefill chunk; a 200-token row comes in four forward passes

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from support import random_sample
 
-from hslib import blocks
-from hslib.blocks import Block, Blocks
+from hslib.cluster import blocks
+from hslib.cluster.blocks import Block, Blocks
 from hslib.dataset import Sample
 
 

@@ -11,11 +11,12 @@ import tiny_models
 import torch
 from support import BOUNDARIES, CHUNK, random_sample, reference_states, relative_errors
 
-from hslib import processes, server
-from hslib.client import ServerClient
 from hslib.dataset import Sample
-from hslib.dump import Dump, DumpDir, Expected, request_id, validate
 from hslib.errors import DumpError
+from hslib.server import launch as server
+from hslib.server import processes
+from hslib.server.client import ServerClient
+from hslib.server.dumps import Dump, DumpDir, Expected, request_id, validate
 
 EXPECTED = Expected(BOUNDARIES, hidden_size=64)
 

@@ -20,15 +20,16 @@ from support import (
     write_rows,
 )
 
-from hslib import extract, server
-from hslib.client import ServerClient
-from hslib.config import ExtractionParameters
+from hslib import extract
 from hslib.dataset import Sample
-from hslib.dump import DumpDir
 from hslib.errors import JobError, ServerError
-from hslib.job import Job
-from hslib.serving import Fleet, open_fleet
-from hslib.store import Store
+from hslib.job.prepare import Job
+from hslib.parameters import ExtractionParameters
+from hslib.server import launch as server
+from hslib.server.client import ServerClient
+from hslib.server.dumps import DumpDir
+from hslib.server.endpoints import Fleet, open_fleet
+from hslib.store.reader import Store
 
 SAMPLES = [random_sample(i, n, seed=3) for i, n in enumerate((30, 12, 47, 12, 25, 8))]
 

@@ -14,12 +14,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from support import random_sample, reference_states, relative_errors, write_rows
 
-from hslib import extract, processes, server
-from hslib.config import ExtractionParameters, ServerParameters
-from hslib.dump import DumpDir, PluginInfo
+from hslib import extract
 from hslib.errors import ServerError, StoreError
-from hslib.serving import open_fleet
-from hslib.store import Store
+from hslib.parameters import ExtractionParameters, ServerParameters
+from hslib.server import launch as server
+from hslib.server import processes
+from hslib.server.dumps import DumpDir, PluginInfo
+from hslib.server.endpoints import open_fleet
+from hslib.store.reader import Store
 
 Start = Callable[..., server.ServerState]
 Tensors = dict[str, torch.Tensor]

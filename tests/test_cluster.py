@@ -22,22 +22,25 @@ from buckets import Bucket
 from support import random_sample, write_rows
 from test_faults import DROP, FakeServer, states_of
 
-from hslib import blocks, cluster, driver, extract, progress, watch
-from hslib.blocks import Block
-from hslib.cluster import Cluster, demand, open_cluster, room
-from hslib.config import ExtractionParameters
+from hslib import extract
+from hslib.cluster import blocks, driver
+from hslib.cluster import replicas as cluster
+from hslib.cluster.blocks import Block
+from hslib.cluster.driver import Driver
+from hslib.cluster.replica import BlockReport, Problem, Replica, ReplicaFacts
+from hslib.cluster.replicas import Cluster, demand, open_cluster, room
 from hslib.dataset import Sample
-from hslib.driver import Driver
-from hslib.dump import PluginInfo
 from hslib.errors import DatasetError, JobError, ParameterError, ServerError
-from hslib.job import Job
-from hslib.journal import read_journal
-from hslib.lock import Lock
-from hslib.progress import read_progress
-from hslib.proof import Proof
-from hslib.replica import BlockReport, Problem, Replica, ReplicaFacts
-from hslib.storage import open_storage
-from hslib.store import Store
+from hslib.files.lock import Lock
+from hslib.job import progress, watch
+from hslib.job.prepare import Job
+from hslib.job.progress import read_progress
+from hslib.parameters import ExtractionParameters
+from hslib.server.check import Proof
+from hslib.server.dumps import PluginInfo
+from hslib.store.contract import open_storage
+from hslib.store.journal import read_journal
+from hslib.store.reader import Store
 
 SAMPLES = [random_sample(i, 10 + i % 40, seed=19) for i in range(120)]
 
@@ -272,9 +275,10 @@ def test_an_interrupt_finishes_what_is_in_flight_and_the_rest_comes_later(parame
 INTO_A_BUCKET = """
 import os, signal, sys, threading, time
 from test_cluster import opened
-from hslib import extract, objectlock
-from hslib.config import ExtractionParameters
-from hslib.storage import open_storage
+from hslib import extract
+from hslib.store.bucket import lock as objectlock
+from hslib.parameters import ExtractionParameters
+from hslib.store.contract import open_storage
 objectlock.STALE_S = 5.0  # in the driver: how long a killed replica's lock keeps its rows waiting
 wanted = ExtractionParameters.model_validate_json(sys.argv[1])
 with opened(wanted) as servers:
@@ -362,7 +366,7 @@ def test_a_replica_that_is_not_at_work_when_a_job_ends_is_started_again_for_the_
 DRIVER = """
 import sys
 from test_cluster import run
-from hslib.config import ExtractionParameters
+from hslib.parameters import ExtractionParameters
 run(ExtractionParameters.model_validate_json(sys.argv[1]))
 """
 

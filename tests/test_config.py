@@ -8,7 +8,11 @@ from typing import Any
 import nbformat
 import pytest
 
-from hslib.config import (
+from hslib.errors import ParameterError
+from hslib.model.folder import read_model
+from hslib.model.layers import auto_boundaries, parse_layers
+from hslib.notebook.parameters import assigned_names, read_parameters
+from hslib.parameters import (
     DiagnosisParameters,
     ExportParameters,
     ExtractionParameters,
@@ -17,10 +21,6 @@ from hslib.config import (
     ServerParameters,
     StatisticsParameters,
 )
-from hslib.errors import ParameterError
-from hslib.layers import auto_boundaries, parse_layers
-from hslib.model import read_model
-from hslib.notebook import assigned_names, read_parameters
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 

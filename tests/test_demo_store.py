@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from stores import made_up_rows, write_store
 
-from hslib import serving
-from hslib.config import ExtractionParameters, StatisticsParameters
-from hslib.demo.store import require_store
+from hslib.demo.states import require_store
 from hslib.errors import ServerError, StoreError
+from hslib.parameters import ExtractionParameters, StatisticsParameters
+from hslib.server import endpoints as serving
 
 
 @pytest.fixture(autouse=True)

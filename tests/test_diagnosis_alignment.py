@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from logs_made import LENGTHS, edited, lengths
 
-from hslib.diagnosis.alignment import UNALIGNED, align_codes, align_lengths
+from hslib.diagnosis.filing.alignment import UNALIGNED, align_codes, align_lengths
 
 CASE_EXPECTED = np.array([4710, 2934, 297, 291, 360, 1166, -1])
 CASE_GOT = np.array([1283, 3563, 2759, 4710, 1, 2934, 297])

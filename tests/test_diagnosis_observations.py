@@ -9,11 +9,11 @@ from support import random_sample, write_dump, write_rows
 
 from hslib import demo
 from hslib.diagnosis import diagnose_counts, read_any
-from hslib.diagnosis.observations import UNKNOWN, read_entries, read_log
+from hslib.diagnosis.filing.observations import UNKNOWN, read_entries, read_log
 from hslib.diagnosis.rows import load_rows, text_rows
-from hslib.dump import request_id
 from hslib.errors import StoreError
-from hslib.journal import Entry
+from hslib.server.dumps import request_id
+from hslib.store.journal import Entry
 
 
 def lines(*texts: str) -> str:

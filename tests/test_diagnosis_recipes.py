@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from hslib import demo, diagnosis, server
-from hslib.config import DiagnosisParameters
-from hslib.diagnosis.recipes import Compared, reference
+from hslib import demo, diagnosis
 from hslib.diagnosis.tables import pair_table, token_cause_table
-from hslib.diagnosis.vocabulary import FolderVocabulary, Recipe, load_vocabulary
+from hslib.diagnosis.tokens.recipes import Compared, reference
+from hslib.diagnosis.tokens.tokenizers import FolderVocabulary, Recipe, load_vocabulary
 from hslib.errors import DatasetError, RequestError
+from hslib.parameters import DiagnosisParameters
+from hslib.server import launch as server
 
 GENERATION = Recipe(add_generation_prompt=True)
 

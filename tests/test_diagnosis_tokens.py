@@ -18,10 +18,18 @@ from tokenizations import (
     unigram,
 )
 
-from hslib.diagnosis import content, framing
-from hslib.diagnosis.causes import compare
-from hslib.diagnosis.tokens import Block, Pair, Side, blocks, first_difference, segments, windows
-from hslib.diagnosis.vocabulary import FolderVocabulary, Recipe
+from hslib.diagnosis.tokens import content, framing
+from hslib.diagnosis.tokens.blocks import (
+    Block,
+    Pair,
+    Side,
+    blocks,
+    first_difference,
+    segments,
+    windows,
+)
+from hslib.diagnosis.tokens.causes import compare
+from hslib.diagnosis.tokens.tokenizers import FolderVocabulary, Recipe
 
 CASES = 24
 VOCABULARIES = [byte_level, unigram, tiktoken_like]

@@ -8,10 +8,10 @@ from logs_made import CAUSES, edited, lengths, observed
 
 from hslib import demo
 from hslib.diagnosis import diagnose_counts, read_any
-from hslib.diagnosis.alignment import UNALIGNED
 from hslib.diagnosis.catalogue import CATALOGUE
-from hslib.diagnosis.finding import ranges
-from hslib.diagnosis.observations import UNKNOWN, observe
+from hslib.diagnosis.filing.alignment import UNALIGNED
+from hslib.diagnosis.filing.finding import ranges
+from hslib.diagnosis.filing.observations import UNKNOWN, observe
 from hslib.diagnosis.rows import Rows
 
 CASES = 24

@@ -10,11 +10,11 @@ from tokenizations import PLAIN, byte_level, pair_of
 
 from hslib import demo, diagnosis
 from hslib.__main__ import main
-from hslib.config import DiagnosisParameters
 from hslib.diagnosis import figures, tables, view
-from hslib.diagnosis.causes import compare
-from hslib.diagnosis.observations import observe
-from hslib.diagnosis.recipes import Compared, Source
+from hslib.diagnosis.filing.observations import observe
+from hslib.diagnosis.tokens.causes import compare
+from hslib.diagnosis.tokens.recipes import Compared, Source
+from hslib.parameters import DiagnosisParameters
 
 
 def compared(texts: list[tuple[str, str]]) -> Compared:

@@ -6,15 +6,15 @@ import pytest
 from support import demo_samples, model_store
 
 from hslib import demo
-from hslib.config import ExportParameters
 from hslib.demo.misfiled import misfile
 from hslib.drafter.eagle3 import Point, Settings, judge, train_drafter
-from hslib.drafter.lesson import teach
+from hslib.drafter.experiment import teach
 from hslib.errors import ExportError
 from hslib.export.export import export_store
 from hslib.export.specforge import SpecForgeFormat
 from hslib.export.speculators import SpeculatorsFormat
-from hslib.store import Store
+from hslib.parameters import ExportParameters
+from hslib.store.reader import Store
 
 
 @pytest.fixture(scope="module")

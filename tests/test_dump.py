@@ -12,9 +12,9 @@ import torch
 from support import BOUNDARIES, EXPECTED, put_dump, random_sample, rehash, write_dump
 
 from hslib.dataset import Sample
-from hslib.dump import DumpDir, Expected, request_id, validate
 from hslib.errors import DumpError, JobError
-from hslib.lock import Lock
+from hslib.files.lock import Lock
+from hslib.server.dumps import DumpDir, Expected, request_id, validate
 
 SAMPLE = random_sample(7, 12)
 

@@ -11,7 +11,7 @@ import torch
 from families import read_table
 from safetensors.torch import load_file
 
-from hslib.dump import TOLERANCE
+from hslib.server.dumps import TOLERANCE
 
 LIMIT = 0.03  # relative, of bf16 against bf16: two implementations of one model
 

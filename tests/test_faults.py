@@ -23,10 +23,10 @@ from hs_dump.hooks import write_plugin_json
 from support import BOUNDARIES, proven, put_dump, random_sample, write_rows
 
 from hslib import extract
-from hslib.config import ExtractionParameters
 from hslib.errors import DatasetError, JobError, ParameterError, ServerError, StoreError
-from hslib.serving import open_fleet
-from hslib.store import Store
+from hslib.parameters import ExtractionParameters
+from hslib.server.endpoints import open_fleet
+from hslib.store.reader import Store
 
 SAMPLES = [random_sample(i, 10 + i, seed=9) for i in range(12)]
 SETTINGS = {
@@ -706,7 +706,7 @@ def test_a_full_disk_stops_the_job_and_what_was_committed_stays(
         return write(fd, data, offset)
 
     with monkeypatch.context() as patch:
-        patch.setattr("hslib.filewrite.os.pwrite", full)
+        patch.setattr("hslib.files.write.os.pwrite", full)
         with pytest.raises(OSError, match="No space left"):
             run(parameters())
     store = Store(parameters().store_path)

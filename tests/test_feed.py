@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from support import random_sample
 
-from hslib.config import ExtractionParameters
-from hslib.feed import Budget, Feed
+from hslib.job.scheduler import Budget, Feed
+from hslib.parameters import ExtractionParameters
 
 BYTES = 100  # of states a token
 

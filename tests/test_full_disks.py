@@ -14,10 +14,10 @@ from test_faults import SAMPLES, FakeServer, assert_store_is_right, run
 from test_plugin import META, Recorded, forward, received, server_error
 from test_plugin import run as run_pass
 
-from hslib.config import ExtractionParameters
-from hslib.dump import request_id
 from hslib.errors import HslibError, JobError
-from hslib.store import Store
+from hslib.parameters import ExtractionParameters
+from hslib.server.dumps import request_id
+from hslib.store.reader import Store
 
 Mount = Callable[..., Path]
 

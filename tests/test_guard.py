@@ -11,14 +11,14 @@ from types import SimpleNamespace
 
 import psutil
 
-from hslib.processes import members, process_mark
+from hslib.server.processes import members, process_mark
 
 # A parent with a "server" of two processes in a group of its own, as SGLang's children are.
 PARENT = """
 import subprocess, sys, time
 from types import SimpleNamespace
-from hslib.guard import watch_over
-from hslib.processes import process_mark
+from hslib.server.guard import watch_over
+from hslib.server.processes import process_mark
 child = subprocess.Popen(["sh", "-c", "sleep 1000 & sleep 1000"], start_new_session=True)
 time.sleep(0.3)
 watch_over(SimpleNamespace(pid=child.pid, process_mark=process_mark(child.pid)))
@@ -49,7 +49,7 @@ def guards_of(pid: int) -> list[int]:
     return [
         int(path.name)
         for path in Path("/proc").glob("[0-9]*")
-        if f"hslib.guard\0{pid}\0".encode() in read(path / "cmdline")
+        if f"hslib.server.guard\0{pid}\0".encode() in read(path / "cmdline")
     ]
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hslib import demo
-from hslib.config import DiagnosisParameters, ExtractionParameters, ServerParameters
-from hslib.hub import how_to_fetch, local_folder
-from hslib.replica import of_replica
+from hslib.cluster.replica import of_replica
+from hslib.model.hub import how_to_fetch, local_folder
+from hslib.parameters import DiagnosisParameters, ExtractionParameters, ServerParameters
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
@@ -57,7 +57,7 @@ def test_a_model_that_is_not_cached_is_said_with_the_command_that_fetches_it(
     assert "Traceback" not in run.stderr
 
 
-OF_PART = "from hslib.hub import *; import sys; print(local_folder(sys.argv[1], sys.argv[2]))"
+OF_PART = "from hslib.model.hub import *; import sys; print(local_folder(sys.argv[1], sys.argv[2]))"
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_paths_that_are_no_ids_are_never_looked_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hslib.hub._cached", lambda *_: pytest.fail("asked the hub"))
+    monkeypatch.setattr("hslib.model.hub._cached", lambda *_: pytest.fail("asked the hub"))
     for path in ("/no/model", "./model", "../a/model", "models/a/b", "model"):
         assert local_folder(path) == (tmp_path / path).absolute()
 

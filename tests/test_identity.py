@@ -10,9 +10,8 @@ from stores import manifest
 from support import reference_states
 
 from hslib import demo
-from hslib.dump import PluginInfo
 from hslib.errors import ServerError
-from hslib.identity import (
+from hslib.model.identity import (
     Canary,
     canary_ids,
     distances,
@@ -20,9 +19,10 @@ from hslib.identity import (
     take_canary,
     tolerance,
 )
-from hslib.manifest import Manifest, differing_fields
-from hslib.proof import Proof
-from hslib.serving import differences, require_same
+from hslib.server.check import Proof
+from hslib.server.dumps import PluginInfo
+from hslib.server.endpoints import differences, require_same
+from hslib.store.manifest import Manifest, differing_fields
 
 BOUNDARIES = (2, 5, 7)
 

@@ -11,16 +11,17 @@ import pytest
 from buckets import Bucket
 from support import BOUNDARIES, random_sample, reference_states, relative_errors, write_rows
 
-from hslib import extract, server
-from hslib.client import ServerClient
-from hslib.config import ExtractionParameters
-from hslib.dump import Dump, DumpDir, request_id, validate
+from hslib import extract
 from hslib.errors import DatasetError, DumpError, JobError, ServerError, StoreError
-from hslib.journal import read_journal
-from hslib.lock import Lock
-from hslib.progress import read_progress
-from hslib.serving import open_fleet
-from hslib.store import Store
+from hslib.files.lock import Lock
+from hslib.job.progress import read_progress
+from hslib.parameters import ExtractionParameters
+from hslib.server import launch as server
+from hslib.server.client import ServerClient
+from hslib.server.dumps import Dump, DumpDir, request_id, validate
+from hslib.server.endpoints import open_fleet
+from hslib.store.journal import read_journal
+from hslib.store.reader import Store
 
 SAMPLES = [random_sample(i, n, seed=5) for i, n in enumerate((9, 130, 1, 40, 40, 77, 3, 200))]
 
@@ -269,7 +270,7 @@ def test_a_row_whose_dump_stays_wrong_fails_with_its_reason_and_is_retried_when_
         return validate(dump, sample, expected)
 
     with monkeypatch.context() as patch:
-        patch.setattr("hslib.lane.validate", refuse_sample_3)
+        patch.setattr("hslib.job.lane.validate", refuse_sample_3)
         result = run(parameters())
     assert list(result.failed) == [3]
     assert "made wrong by the test" in result.failed[3]

@@ -11,7 +11,7 @@ import pytest
 from hslib import __main__ as terminal
 from hslib import demo
 from hslib.errors import ParameterError
-from hslib.layers import (
+from hslib.model.layers import (
     DIALECTS,
     apply_rule,
     auto_boundaries,

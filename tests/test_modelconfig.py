@@ -11,8 +11,8 @@ from published_configs import CONFIGS
 
 from hslib.__main__ import main
 from hslib.errors import ParameterError
-from hslib.model import ModelInfo, read_shape
-from hslib.modelconfig import read_config
+from hslib.model.config import read_config
+from hslib.model.folder import ModelInfo, read_shape
 
 PLAIN = {"model_type": "qwen3", "num_hidden_layers": 4, "hidden_size": 64, "vocab_size": 512}
 
@@ -138,7 +138,7 @@ def test_code_in_the_folder_is_never_run(tmp_path: Path) -> None:
 
 def imported_while_reading(folder: Path) -> set[str]:
     code = (
-        f"import sys; from hslib.model import read_shape; read_shape({str(folder)!r}); "
+        f"import sys; from hslib.model.folder import read_shape; read_shape({str(folder)!r}); "
         "print(*sys.modules)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

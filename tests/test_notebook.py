@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from hslib import notebook
+from hslib.notebook import parameters as notebook
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ import papermill
 import psutil
 import pytest
 
-from hslib import processes, server
-from hslib.progress import read_progress
-from hslib.store import Store
+from hslib.job.progress import read_progress
+from hslib.server import launch as server
+from hslib.server import processes
+from hslib.store.reader import Store
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 

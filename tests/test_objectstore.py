@@ -13,18 +13,20 @@ from buckets import CREDENTIALS, Bucket, Fate, Meddler, wait_until
 from support import EXPECTED, random_sample, write_dump
 from test_store import manifest, store_samples
 
-from hslib import objectjournal, objectlock, objects
 from hslib.__main__ import main
-from hslib.config import ExtractionParameters, StoreParameters
 from hslib.dataset import Sample
-from hslib.dump import Dump, DumpDir, Expected, validate
 from hslib.errors import JobError, ParameterError, StoreError
-from hslib.journal import Entry
-from hslib.manifest import Manifest
-from hslib.place import read_place
-from hslib.storage import open_storage, prove
-from hslib.store import Store
-from hslib.writer import StoreWriter
+from hslib.parameters import ExtractionParameters, StoreParameters
+from hslib.server.dumps import Dump, DumpDir, Expected, validate
+from hslib.store.bucket import journal as objectjournal
+from hslib.store.bucket import lock as objectlock
+from hslib.store.bucket import objects
+from hslib.store.contract import open_storage, prove
+from hslib.store.journal import Entry
+from hslib.store.manifest import Manifest
+from hslib.store.reader import Store
+from hslib.store.url import read_place
+from hslib.store.writer import StoreWriter
 
 SAMPLES = [random_sample(i, 5 + i) for i in range(4)]
 

@@ -16,23 +16,24 @@ from buckets import KEY, SECRET, TOKEN, Bucket, Fate, Meddler, wait_until
 from support import demo_samples, model_store, write_rows
 from test_faults import SAMPLES, FakeServer, assert_store_is_right, run
 
-from hslib import demo, diagnosis, extract, objectlock
+from hslib import demo, diagnosis, extract
 from hslib.__main__ import main
-from hslib.config import DiagnosisParameters, ExtractionParameters
 from hslib.errors import StoreError
 from hslib.export.export import export_store, read_rows
 from hslib.export.specforge import SpecForgeFormat
 from hslib.export.speculators import SpeculatorsFormat
-from hslib.progress import read_progress
-from hslib.serving import open_fleet
+from hslib.job.progress import read_progress
+from hslib.parameters import DiagnosisParameters, ExtractionParameters
+from hslib.server.endpoints import open_fleet
 from hslib.stats import measure
-from hslib.store import Store
+from hslib.store.bucket import lock as objectlock
+from hslib.store.reader import Store
 
 JOB = """
 import sys
 from hslib import extract
-from hslib.config import ExtractionParameters
-from hslib.serving import open_fleet
+from hslib.parameters import ExtractionParameters
+from hslib.server.endpoints import open_fleet
 wanted = ExtractionParameters.model_validate_json(sys.argv[1])
 fleet = open_fleet(wanted)
 extract.run(extract.prepare(wanted, fleet), fleet)
@@ -197,7 +198,7 @@ def test_a_bucket_is_proven_before_a_server_is_started(
     def started(*_args: Any) -> None:
         pytest.fail("a server was started")
 
-    monkeypatch.setattr("hslib.server.start", started)
+    monkeypatch.setattr("hslib.server.launch.start", started)
     values = {"server_url": "", "store_dir": "s3://no-such-bucket/states"}
     with pytest.raises(StoreError, match="create the bucket"):
         open_fleet(wanted.model_copy(update=values))

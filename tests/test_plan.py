@@ -7,8 +7,7 @@ from support import random_sample
 
 from hslib.dataset import Rejection, RowInfo, Sample, Survey
 from hslib.errors import DatasetError, JobError
-from hslib.journal import Entry, Ledger
-from hslib.plan import (
+from hslib.job.plan import (
     JobPlan,
     Totals,
     count_outcomes,
@@ -19,6 +18,7 @@ from hslib.plan import (
     require_room,
     require_unchanged,
 )
+from hslib.store.journal import Entry, Ledger
 
 
 def row(index: int, num_tokens: int = 10, digest: str = "") -> RowInfo:

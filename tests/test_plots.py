@@ -9,7 +9,8 @@ import pytest
 from matplotlib.figure import Figure
 from stores import DEMO_BOUNDARIES, demo_rows, write_store
 
-from hslib import notebook, plots
+from hslib.notebook import parameters as notebook
+from hslib.notebook import plots
 from hslib.stats import compression, measure, throughput
 
 

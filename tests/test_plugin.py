@@ -24,8 +24,8 @@ from hs_dump.writer import Budget, Writer
 from support import random_sample
 
 from hslib.dataset import Sample
-from hslib.dump import DumpDir, Expected, request_id, validate
 from hslib.errors import DumpError
+from hslib.server.dumps import DumpDir, Expected, request_id, validate
 
 HIDDEN, BOUNDARIES = 16, (1, 3)
 EXPECTED = Expected(BOUNDARIES, HIDDEN)

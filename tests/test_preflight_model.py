@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from hslib import preflight, processes, server
-from hslib.config import ServerParameters
 from hslib.errors import ServerError
-from hslib.remotecode import TRUST_FLAG, Answer, ask_sglang, remote_files
+from hslib.parameters import ServerParameters
+from hslib.server import launch as server
+from hslib.server import preflight, processes
+from hslib.server.remote_code import TRUST_FLAG, Answer, ask_sglang, remote_files
 
 
 @pytest.fixture

@@ -18,11 +18,10 @@ from support import (
     write_rows,
 )
 
-from hslib import demo, processes, server
-from hslib.client import ServerClient
-from hslib.config import ProbeParameters
+from hslib import demo
 from hslib.errors import ProbeError, RequestError
-from hslib.norm import read_final_norm
+from hslib.model.norm import read_final_norm
+from hslib.parameters import ProbeParameters
 from hslib.probe.readings import (
     HeadReading,
     ProbeReport,
@@ -35,7 +34,10 @@ from hslib.probe.readings import (
 from hslib.probe.reference import head_of, shortest
 from hslib.probe.reference import load_reference as probe_reference
 from hslib.probe.run import against_reference, conclude, plan_probe, through_head
-from hslib.store import Store
+from hslib.server import launch as server
+from hslib.server import processes
+from hslib.server.client import ServerClient
+from hslib.store.reader import Store
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 

@@ -10,15 +10,15 @@ import pytest
 from support import random_sample
 from test_faults import DROP, FakeServer, states_of
 
-from hslib.config import ExtractionParameters
+from hslib.cluster.replica import Problem, Replica, ReplicaFacts, of_replica
 from hslib.dataset import Sample
 from hslib.errors import JobError, ServerError, StoreError
-from hslib.journal import JournalMark, journal_name
-from hslib.manifest import Manifest
-from hslib.replica import Problem, Replica, ReplicaFacts, of_replica
-from hslib.storage import open_storage
-from hslib.store import Store
-from hslib.writer import StoreWriter
+from hslib.parameters import ExtractionParameters
+from hslib.store.contract import open_storage
+from hslib.store.journal import JournalMark, journal_name
+from hslib.store.manifest import Manifest
+from hslib.store.reader import Store
+from hslib.store.writer import StoreWriter
 
 SAMPLES = [random_sample(i, 10 + i, seed=23) for i in range(12)]
 
@@ -47,9 +47,9 @@ def wanted(fake: FakeServer, tmp_path: Path) -> ExtractionParameters:
 
 @pytest.fixture
 def manifest(wanted: ExtractionParameters) -> Manifest:
-    from hslib.job import make_manifest
-    from hslib.model import read_model
-    from hslib.serving import open_fleet
+    from hslib.job.prepare import make_manifest
+    from hslib.model.folder import read_model
+    from hslib.server.endpoints import open_fleet
 
     survey: Any = type("Survey", (), {"digest": "0"})
     return make_manifest(wanted, open_fleet(wanted), read_model(wanted.model_folder), survey)

@@ -12,10 +12,10 @@ import pytest
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from hslib import notebook
 from hslib.__main__ import main
-from hslib.report import ReportError, write_index, write_report
-from hslib.scrub import Scrubber
+from hslib.notebook import parameters as notebook
+from hslib.notebook.report.page import ReportError, write_index, write_report
+from hslib.notebook.report.scrub import Scrubber
 
 COMMITTED = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 PIXEL = base64.b64encode(b"\x89PNG not really").decode()
@@ -163,7 +163,7 @@ def test_what_is_no_executed_notebook_is_an_error(tmp_path: Path) -> None:
 
 
 def main_report(path: Path) -> None:
-    from hslib.report import write_reports
+    from hslib.notebook.report.page import write_reports
 
     path.mkdir()
     write_reports(path)

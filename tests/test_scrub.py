@@ -2,7 +2,7 @@
 
 import pytest
 
-from hslib.scrub import HOST, SECRET, Scrubber, hosts_in_urls
+from hslib.notebook.report.scrub import HOST, SECRET, Scrubber, hosts_in_urls
 
 SCRUBBER = Scrubber.of_this_machine(
     {
@@ -57,7 +57,7 @@ def test_secrets_hosts_and_homes_are_taken_out(text: str, clean: str) -> None:
         "the secret of the kit is that it has none",
         "SGLang 0.5.23, torch 2.14.1, at 12:30:45, 3:31:59",
         "see https://github.com/sgl-project/sglang and https://arxiv.org/abs/2402.17762",
-        "boundaries 3, 31, 59 of model.layers.59, hslib.stats.store, x.local_rank",
+        "boundaries 3, 31, 59 of model.layers.59, hslib.stats.measure, x.local_rank",
         "/data/kimi-states /rooted/x /homework, a::b, 1::2",
         "sk-learn, hf_hub, task-risk-free",
         "<table><tr><td>mean_l2</td><td>26.5</td></tr></table>",

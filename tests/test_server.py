@@ -20,13 +20,14 @@ import pytest
 from support import random_sample
 from warm import WarmServers
 
-from hslib import preflight, processes, server
-from hslib.client import ServerClient
-from hslib.config import ExtractionParameters, ServerParameters
-from hslib.dump import DumpDir, request_id
 from hslib.errors import DumpError, ParameterError, RequestError, ServerError
-from hslib.proof import prove
-from hslib.serving import open_fleet
+from hslib.parameters import ExtractionParameters, ServerParameters
+from hslib.server import launch as server
+from hslib.server import preflight, processes
+from hslib.server.check import prove
+from hslib.server.client import ServerClient
+from hslib.server.dumps import DumpDir, request_id
+from hslib.server.endpoints import open_fleet
 
 
 @pytest.fixture

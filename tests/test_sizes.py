@@ -9,9 +9,9 @@ from stores import made_up_rows, write_store
 from support import write_rows
 
 from hslib.errors import StoreError
-from hslib.journal import Entry
-from hslib.sizing import words
+from hslib.job.forecast import words
 from hslib.stats.sizes import extrapolate, facts, longest_allowed, outlook
+from hslib.store.journal import Entry
 
 # The case study, from its log and its figures: hidden 7168, 4 states in bf16.
 CASE_BYTES_PER_TOKEN = 4 * 7168 * 2

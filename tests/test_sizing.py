@@ -10,11 +10,12 @@ import pytest
 from support import demo_samples, random_sample, write_rows
 
 from hslib import __main__ as terminal
-from hslib import demo, sizing
-from hslib.config import ExtractionParameters
+from hslib import demo
 from hslib.errors import ParameterError
-from hslib.sizing import Request, Sizing, Work, dump_bytes, state_bytes, stored_bytes, words
-from hslib.store import Store
+from hslib.job import forecast as sizing
+from hslib.job.forecast import Request, Sizing, Work, dump_bytes, state_bytes, stored_bytes, words
+from hslib.parameters import ExtractionParameters
+from hslib.store.reader import Store
 
 # The case study: Kimi-K2.5, three aux layers of 61, its rows, and the rates that it reports.
 ROWS, AUX, HIDDEN = 37_312, 3, 7168

@@ -14,13 +14,15 @@ import ray
 from ray.cluster_utils import Cluster as RayCluster
 from test_cluster import ok_lines, when_stored
 
-from hslib import extract, processes, server
-from hslib.cluster import Cluster
-from hslib.config import ExtractionParameters
-from hslib.journal import read_journal
-from hslib.progress import read_progress
-from hslib.serving import open_fleet
-from hslib.store import Store
+from hslib import extract
+from hslib.cluster.replicas import Cluster
+from hslib.job.progress import read_progress
+from hslib.parameters import ExtractionParameters
+from hslib.server import launch as server
+from hslib.server import processes
+from hslib.server.endpoints import open_fleet
+from hslib.store.journal import read_journal
+from hslib.store.reader import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

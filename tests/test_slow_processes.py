@@ -17,12 +17,14 @@ import pytest
 from support import BOUNDARIES, random_sample, reference_states, relative_errors, write_rows
 from test_slow_real import JOB
 
-from hslib import extract, processes, server
-from hslib.config import ExtractionParameters, ServerParameters
-from hslib.progress import read_progress
-from hslib.serving import open_fleet
-from hslib.store import Store
-from hslib.watch import STALE_S
+from hslib import extract
+from hslib.job.progress import read_progress
+from hslib.job.watch import STALE_S
+from hslib.parameters import ExtractionParameters, ServerParameters
+from hslib.server import launch as server
+from hslib.server import processes
+from hslib.server.endpoints import open_fleet
+from hslib.store.reader import Store
 
 pytestmark = pytest.mark.slow
 

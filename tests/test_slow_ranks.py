@@ -25,11 +25,12 @@ from test_slow_processes import (
 )
 from test_slow_real import assert_demo_is_reference, run
 
-from hslib import preflight, processes, server
-from hslib.dump import Dump, DumpDir, validate
 from hslib.errors import DumpError, ServerError
-from hslib.progress import read_progress
-from hslib.store import Store
+from hslib.job.progress import read_progress
+from hslib.server import launch as server
+from hslib.server import preflight, processes
+from hslib.server.dumps import Dump, DumpDir, validate
+from hslib.store.reader import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # two servers, one after the other
 

@@ -16,12 +16,14 @@ import torch
 from support import BOUNDARIES, random_sample, reference_states, relative_errors, write_rows
 from test_faults import FakeServer, states_of
 
-from hslib import demo, extract, preflight, processes, server
-from hslib.client import ServerClient
-from hslib.config import ExtractionParameters, ServerParameters
-from hslib.dump import DumpDir
-from hslib.serving import open_fleet
-from hslib.store import Store
+from hslib import demo, extract
+from hslib.parameters import ExtractionParameters, ServerParameters
+from hslib.server import launch as server
+from hslib.server import preflight, processes
+from hslib.server.client import ServerClient
+from hslib.server.dumps import DumpDir
+from hslib.server.endpoints import open_fleet
+from hslib.store.reader import Store
 
 pytestmark = pytest.mark.slow
 
@@ -164,8 +166,8 @@ def test_two_replicas_share_a_dump_directory_and_every_row_is_right(
 JOB = """
 import sys
 from hslib import extract
-from hslib.config import ExtractionParameters, ServerParameters
-from hslib.serving import open_fleet
+from hslib.parameters import ExtractionParameters, ServerParameters
+from hslib.server.endpoints import open_fleet
 parameters = ExtractionParameters.model_validate_json(sys.argv[1])
 fleet = open_fleet(parameters)
 job = extract.prepare(parameters, fleet)

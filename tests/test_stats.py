@@ -13,7 +13,6 @@ import torch
 from stores import DEMO_BOUNDARIES, Row, demo_rows, made_up_rows, write_store
 
 from hslib.errors import StoreError
-from hslib.journal import Entry
 from hslib.stats import StoreStats, measure
 from hslib.stats.coherence import Coherence, Sketcher
 from hslib.stats.moments import Moments
@@ -22,7 +21,8 @@ from hslib.stats.sampling import draw
 from hslib.stats.spectrum import spectrum
 from hslib.stats.totals import position_edges
 from hslib.stats.workers import in_order
-from hslib.store import Store
+from hslib.store.journal import Entry
+from hslib.store.reader import Store
 
 STATES = ("boundary 2", "boundary 5", "boundary 7", "final")
 
@@ -332,7 +332,7 @@ MEASURE_MEMORY = """
 import dataclasses, resource, sys
 from pathlib import Path
 from hslib.stats import measure
-from hslib.store import Store
+from hslib.store.reader import Store
 
 store = Store(sys.argv[1])
 few, many = list(store.entries.values()), int(sys.argv[2])

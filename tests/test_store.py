@@ -13,14 +13,14 @@ import torch
 from support import EXPECTED, random_sample, write_dump
 
 from hslib.dataset import Sample
-from hslib.dump import DumpDir, validate
 from hslib.errors import JobError, StoreError
-from hslib.journal import Entry, Journal, combine, journal_name, read_journal
-from hslib.lock import Lock
-from hslib.manifest import Manifest, differing_fields
-from hslib.store import Store
-from hslib.tensorfile import TensorFileError, header_bytes, open_tensors
-from hslib.writer import StoreWriter
+from hslib.files.lock import Lock
+from hslib.files.safetensor import TensorFileError, header_bytes, open_tensors
+from hslib.server.dumps import DumpDir, validate
+from hslib.store.journal import Entry, Journal, combine, journal_name, read_journal
+from hslib.store.manifest import Manifest, differing_fields
+from hslib.store.reader import Store
+from hslib.store.writer import StoreWriter
 
 
 def manifest(**changes: Any) -> Manifest:
@@ -267,7 +267,7 @@ def test_a_header_that_was_padded_otherwise_is_the_same_header(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("hslib.tensorfile.LARGE", 0)  # every file's tensors begin at a page
+        patch.setattr("hslib.files.safetensor.LARGE", 0)  # every file's tensors begin at a page
         store_samples(tmp_path / "store", [random_sample(0, 5)])
     store = Store(tmp_path / "store")
     assert store.entries[0].size_bytes > 4096
@@ -356,7 +356,7 @@ def test_a_file_that_cannot_be_opened_is_not_taken_for_bad(
     def too_many(_path: Path) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("hslib.storage.open_tensors", too_many)
+    monkeypatch.setattr("hslib.store.contract.open_tensors", too_many)
     with pytest.raises(OSError, match="Too many open files"):
         Store(tmp_path / "store").verify(deep=True)
 
@@ -385,7 +385,7 @@ def test_a_journal_that_failed_once_acknowledges_nothing_more(
     def fail(_path: Path) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("hslib.journal.sync_directory", fail)
+    monkeypatch.setattr("hslib.store.journal.sync_directory", fail)
 
     def work(index: int) -> None:
         try:

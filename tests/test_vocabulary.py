@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hslib.errors import ExportError
-from hslib.export.vocabulary import vocabulary_map
+from hslib.export.draft_vocabulary import vocabulary_map
 
 
 def targets(counts: dict[int, int], draft_size: int, vocab_size: int = 10) -> list[int]:

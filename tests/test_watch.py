@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hslib import watch
 from hslib.__main__ import main
-from hslib.progress import Progress, ProgressState, free_bytes
+from hslib.job import watch
+from hslib.job.progress import Progress, ProgressState, free_bytes
 
 
 def state(**changes: object) -> ProgressState:

@@ -9,7 +9,14 @@ from safetensors.torch import save_file
 
 from hslib import demo
 from hslib.errors import ParameterError
-from hslib.weights import EMBEDDING, FINAL_NORM, HEAD, Weights, embedding_and_head, open_weights
+from hslib.model.weights import (
+    EMBEDDING,
+    FINAL_NORM,
+    HEAD,
+    Weights,
+    embedding_and_head,
+    open_weights,
+)
 
 
 def sharded(folder: Path) -> Path:

@@ -9,13 +9,15 @@ import pytest
 import tiny_models
 from support import CHUNK, random_sample, write_rows
 
-from hslib import extract, processes, server
-from hslib.config import ExtractionParameters
+from hslib import extract
 from hslib.dataset import Sample
-from hslib.dump import DumpDir, Expected, request_id, validate
 from hslib.errors import DumpError, ServerError
-from hslib.serving import open_fleet
-from hslib.store import Store
+from hslib.parameters import ExtractionParameters
+from hslib.server import launch as server
+from hslib.server import processes
+from hslib.server.dumps import DumpDir, Expected, request_id, validate
+from hslib.server.endpoints import open_fleet
+from hslib.store.reader import Store
 
 PLANTED = Path(__file__).parent / "planted"
 FAULTS = (

@@ -19,8 +19,8 @@ from tokenizers import (
 from tokenizers import pre_tokenizers as pre
 from transformers import PreTrainedTokenizerFast
 
-from hslib.diagnosis.tokens import Ids, Pair, Side
-from hslib.diagnosis.vocabulary import FolderVocabulary, Recipe
+from hslib.diagnosis.tokens.blocks import Ids, Pair, Side
+from hslib.diagnosis.tokens.tokenizers import FolderVocabulary, Recipe
 
 SPECIALS = ("<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>", "<|mid|>", "<|end|>")
 TEXT = """

@@ -3,7 +3,7 @@
 Most of a tiny server's start is imports, in three processes. Here they are imported once: each
 server is a fork of this process, and its scheduler and detokenizer are forks of it. Everything
 else is SGLang's own: the command line, the plugins, the processes, the HTTP. How a server is
-started for users (``hslib.server.spawn``) has tests of its own.
+started for users (``hslib.server.launch.spawn``) has tests of its own.
 
 As a program: reads ``{"arguments", "variables", "log"}`` as JSON lines, answers with process ids.
 """
@@ -20,7 +20,7 @@ _KERNELS = Path(__file__).parents[1] / "patches" / "cpu_kernels"
 
 
 class WarmServers:
-    """The forking process; :meth:`spawn` stands in for ``hslib.server.spawn``."""
+    """The forking process; :meth:`spawn` stands in for ``hslib.server.launch.spawn``."""
 
     def __init__(self, log: Path) -> None:
         self._log, self._process = log, None  # type: Path, subprocess.Popen[str] | None

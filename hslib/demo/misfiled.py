@@ -7,9 +7,9 @@ import torch
 import xxhash
 
 from hslib.dataset import Sample
-from hslib.dump import Dump, DumpMeta
-from hslib.store import Store, StoredSample
-from hslib.writer import StoreWriter
+from hslib.server.dumps import Dump, DumpMeta
+from hslib.store.reader import Store, StoredSample
+from hslib.store.writer import StoreWriter
 
 
 def misfile(store: Store, path: Path, lag: int = 1) -> Store:

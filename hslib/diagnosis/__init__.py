@@ -10,11 +10,17 @@ Needs no server and no GPU; a server's tokenisation is one more source where the
 
 from collections.abc import Sequence
 
-from hslib.config import DiagnosisParameters
-from hslib.diagnosis.observations import read_any
-from hslib.diagnosis.recipes import Compared, compare_all, reference, sources, token_sentences
+from hslib.diagnosis.filing.observations import read_any
+from hslib.diagnosis.filing.verdict import Diagnosis, diagnose_counts
 from hslib.diagnosis.rows import load_rows, text_rows
-from hslib.diagnosis.verdict import Diagnosis, diagnose_counts
+from hslib.diagnosis.tokens.recipes import (
+    Compared,
+    compare_all,
+    reference,
+    sources,
+    token_sentences,
+)
+from hslib.parameters import DiagnosisParameters
 
 __all__ = [
     "Compared",
@@ -45,8 +51,8 @@ def run_tokens(parameters: DiagnosisParameters) -> list[Compared]:
     Raises:
         HslibError: no tokenizer, or a server that does not answer.
     """
-    from hslib.client import ServerClient
-    from hslib.diagnosis.vocabulary import ServerVocabulary, Vocabulary, load_vocabulary
+    from hslib.diagnosis.tokens.tokenizers import ServerVocabulary, Vocabulary, load_vocabulary
+    from hslib.server.client import ServerClient
 
     rows = list(text_rows(parameters.dataset_file, parameters.sample_limit))
     if not rows:

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hslib.diagnosis.alignment import UNALIGNED
 from hslib.diagnosis.catalogue import CATALOGUE
-from hslib.diagnosis.finding import ranges
-from hslib.diagnosis.recipes import Compared
-from hslib.diagnosis.verdict import Diagnosis
+from hslib.diagnosis.filing.alignment import UNALIGNED
+from hslib.diagnosis.filing.finding import ranges
+from hslib.diagnosis.filing.verdict import Diagnosis
+from hslib.diagnosis.tokens.recipes import Compared
 
 if TYPE_CHECKING:
     import pandas

@@ -5,9 +5,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from hslib.diagnosis.causes import Comparison
-from hslib.diagnosis.recipes import Compared
-from hslib.diagnosis.tokens import Side, windows
+from hslib.diagnosis.tokens.blocks import Side, windows
+from hslib.diagnosis.tokens.causes import Comparison
+from hslib.diagnosis.tokens.recipes import Compared
 
 _KEPT = 6  # equal tokens shown on each side of a difference
 _MAX_RUN = 400  # tokens shown of one run

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from hslib.drafter.lesson import Lesson, Outcome
+from hslib.drafter.experiment import Lesson, Outcome
 
 if TYPE_CHECKING:
     import pandas

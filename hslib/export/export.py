@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 
 from hslib.errors import ExportError
-from hslib.export.vocabulary import VocabularyMap, count_tokens, vocabulary_map
-from hslib.filewrite import write_file
-from hslib.journal import Entry
-from hslib.lock import Lock
-from hslib.manifest import Manifest, write_atomically
-from hslib.model import read_model
-from hslib.norm import FinalNorm, Side, read_final_norm
-from hslib.store import Store, StoredSample, Tokens
+from hslib.export.draft_vocabulary import VocabularyMap, count_tokens, vocabulary_map
+from hslib.files.lock import Lock
+from hslib.files.write import write_file
+from hslib.model.folder import read_model
+from hslib.model.norm import FinalNorm, Side, read_final_norm
+from hslib.store.journal import Entry
+from hslib.store.manifest import Manifest, write_atomically
+from hslib.store.reader import Store, StoredSample, Tokens
 
 if TYPE_CHECKING:
     import torch

@@ -24,11 +24,11 @@ import numpy as np
 
 from hslib.errors import ExportError
 from hslib.export.export import Bridge, Context
-from hslib.layers import from_boundaries
-from hslib.manifest import Manifest, write_atomically
-from hslib.norm import ONE_PLUS_WEIGHT, Side
-from hslib.store import StoredSample
-from hslib.tensorfile import header_bytes
+from hslib.files.safetensor import header_bytes
+from hslib.model.layers import from_boundaries
+from hslib.model.norm import ONE_PLUS_WEIGHT, Side
+from hslib.store.manifest import Manifest, write_atomically
+from hslib.store.reader import StoredSample
 
 if TYPE_CHECKING:
     import torch

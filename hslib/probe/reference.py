@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hslib.errors import ParameterError
-from hslib.model import read_model
-from hslib.modelconfig import read_config
-from hslib.weights import Weights, embedding_and_head, open_weights
+from hslib.model.config import read_config
+from hslib.model.folder import read_model
+from hslib.model.weights import Weights, embedding_and_head, open_weights
 
 if TYPE_CHECKING:
     import torch

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hslib import extract, serving
-from hslib.client import ServerClient
-from hslib.config import ExtractionParameters, ProbeParameters
-from hslib.demo.store import require_store
+from hslib import extract
+from hslib.demo.states import require_store
 from hslib.errors import ProbeError
-from hslib.model import ModelInfo, read_model
-from hslib.norm import read_final_norm
+from hslib.model.folder import ModelInfo, read_model
+from hslib.model.norm import read_final_norm
+from hslib.parameters import ExtractionParameters, ProbeParameters
 from hslib.probe.readings import (
     NO_FINAL,
     HeadReading,
@@ -21,10 +20,12 @@ from hslib.probe.readings import (
     read_through_head,
 )
 from hslib.probe.reference import fits, head_of, load_reference, shortest
-from hslib.store import Store, StoredSample
+from hslib.server import endpoints as serving
+from hslib.server.client import ServerClient
+from hslib.store.reader import Store, StoredSample
 
 if TYPE_CHECKING:
-    from hslib.manifest import Manifest
+    from hslib.store.manifest import Manifest
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hslib.journal import Entry
 from hslib.stats.coherence import Coherence, Sketch
+from hslib.store.journal import Entry
 
 if TYPE_CHECKING:
     import pandas

@@ -14,10 +14,10 @@ import numpy as np
 
 from hslib.dataset import Dataset, Limits
 from hslib.errors import StoreError
-from hslib.journal import Entry
-from hslib.progress import read_progress
-from hslib.sizing import words
-from hslib.store import Store
+from hslib.job.forecast import words
+from hslib.job.progress import read_progress
+from hslib.store.journal import Entry
+from hslib.store.reader import Store
 
 _RESAMPLES = 4000
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hslib.errors import StoreError
-from hslib.journal import Entry
 from hslib.stats.anomalies import Anomaly
 from hslib.stats.sample import SampleNumbers
 from hslib.stats.sampling import Sampling
 from hslib.stats.spectrum import Spectrum, spectrum
 from hslib.stats.totals import Totals
 from hslib.stats.workers import in_order
-from hslib.store import Store
+from hslib.store.journal import Entry
+from hslib.store.reader import Store
 
 if TYPE_CHECKING:
     import pandas

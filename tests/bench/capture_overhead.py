@@ -31,7 +31,7 @@ from common import (
     workload,
 )
 
-from hslib.serving import Fleet
+from hslib.server.endpoints import Fleet
 
 # of each sample: to tmpfs, to disk, durable, gone from tmpfs
 COPY = """

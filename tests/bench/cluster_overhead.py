@@ -10,10 +10,11 @@ from typing import Any
 
 from common import arguments, median, report
 
-from hslib import extract, server
-from hslib.cluster import open_cluster
-from hslib.config import ExtractionParameters
-from hslib.serving import open_fleet
+from hslib import extract
+from hslib.cluster.replicas import open_cluster
+from hslib.parameters import ExtractionParameters
+from hslib.server import launch as server
+from hslib.server.endpoints import open_fleet
 
 
 def main() -> None:

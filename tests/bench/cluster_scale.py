@@ -25,21 +25,21 @@ from common import arguments, report, tiny_models
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from hslib.client import ServerSettings
-from hslib.cluster import Cluster, open_cluster
-from hslib.config import ExtractionParameters
+from hslib.cluster.driver import Driver
+from hslib.cluster.replica import BlockReport, ReplicaFacts
+from hslib.cluster.replicas import Cluster, open_cluster
 from hslib.dataset import Dataset, Limits
-from hslib.driver import Driver
-from hslib.dump import PluginInfo
 from hslib.errors import JobError
-from hslib.job import Job, make_manifest
-from hslib.journal import JournalMark, Ledger
-from hslib.model import read_model
-from hslib.plan import plan_job
-from hslib.progress import Progress
-from hslib.proof import Proof
-from hslib.replica import BlockReport, ReplicaFacts
-from hslib.writer import StoreWriter
+from hslib.job.plan import plan_job
+from hslib.job.prepare import Job, make_manifest
+from hslib.job.progress import Progress
+from hslib.model.folder import read_model
+from hslib.parameters import ExtractionParameters
+from hslib.server.check import Proof
+from hslib.server.client import ServerSettings
+from hslib.server.dumps import PluginInfo
+from hslib.store.journal import JournalMark, Ledger
+from hslib.store.writer import StoreWriter
 
 SHORTER = 32
 CASE_TOKENS_PER_S = 2000.0  # of one server, between the case's 1,281 and 2,689

@@ -26,12 +26,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import tiny_models
 
-from hslib import demo, extract, processes, server
-from hslib.client import ServerClient
-from hslib.config import ExtractionParameters, ServerParameters
+from hslib import demo, extract
 from hslib.dataset import Sample
-from hslib.plan import pack
-from hslib.serving import Fleet, open_fleet
+from hslib.job.plan import pack
+from hslib.parameters import ExtractionParameters, ServerParameters
+from hslib.server import launch as server
+from hslib.server import processes
+from hslib.server.client import ServerClient
+from hslib.server.endpoints import Fleet, open_fleet
 
 WIDE = {
     "hidden_size": 7168,  # with 3 aux layers and final: 57,344 bytes a token, as in the case

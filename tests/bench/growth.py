@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from support import random_sample, write_rows
 
 from hslib import extract
-from hslib.config import ExtractionParameters
-from hslib.journal import Entry, combine, read_journal
-from hslib.samplefile import sample_file
-from hslib.serving import open_fleet
+from hslib.parameters import ExtractionParameters
+from hslib.server.endpoints import open_fleet
+from hslib.store.journal import Entry, combine, read_journal
+from hslib.store.sample_file import sample_file
 
 SERVER = """
 import sys, time

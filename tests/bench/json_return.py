@@ -21,7 +21,7 @@ from common import (
     workload,
 )
 
-from hslib import server
+from hslib.server import launch as server
 
 
 def main() -> None:

@@ -19,8 +19,8 @@ from common import Cost, arguments, measure, median, report
 from store_copy import BOUNDARIES, HIDDEN, make_dump, manifest
 
 from hslib.dataset import Sample
-from hslib.dump import DumpDir, Expected, validate
-from hslib.writer import StoreWriter
+from hslib.server.dumps import DumpDir, Expected, validate
+from hslib.store.writer import StoreWriter
 
 
 def serve(addresses: Any) -> None:

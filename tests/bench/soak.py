@@ -12,7 +12,9 @@ from typing import Any
 import psutil
 from common import arguments, job, open_fleet, report, rows_of, serve, workload
 
-from hslib import extract, processes, server
+from hslib import extract
+from hslib.server import launch as server
+from hslib.server import processes
 
 
 def main() -> None:

@@ -16,9 +16,9 @@ from common import arguments, measure, median, report
 from hs_dump.dump_file import DumpFile
 
 from hslib.dataset import Sample
-from hslib.dump import DumpDir, Expected, validate
-from hslib.manifest import Manifest
-from hslib.writer import StoreWriter
+from hslib.server.dumps import DumpDir, Expected, validate
+from hslib.store.manifest import Manifest
+from hslib.store.writer import StoreWriter
 
 HIDDEN, BOUNDARIES = 7168, (3, 31, 59)
 

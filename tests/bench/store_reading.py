@@ -14,8 +14,8 @@ from common import Cost, arguments, measure, median, report
 from store_copy import make_dump, store_all
 
 from hslib import stats
-from hslib.dump import DumpDir
-from hslib.store import Store
+from hslib.server.dumps import DumpDir
+from hslib.store.reader import Store
 
 _READ_BYTES = 8 << 20
 

@@ -1,0 +1,206 @@
+"""From observations to a verdict: which causes, for which samples, how sure, and what to do."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hslib.diagnosis.catalogue import UNKNOWN_CAUSE
+from hslib.diagnosis.filing import counts
+from hslib.diagnosis.filing.finding import Finding, ranges
+from hslib.diagnosis.filing.observations import UNKNOWN, Observations
+from hslib.diagnosis.filing.shifts import (
+    Filing,
+    align,
+    file_by,
+    permutation_finding,
+    shift_findings,
+    stride_finding,
+)
+from hslib.diagnosis.rows import Rows
+
+_MIX_SHARE = 0.05  # a second cause of at least this share makes a mix
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """What was found, greatest first; ``unknown`` among the findings is what none explains."""
+
+    findings: tuple[Finding, ...]
+    num_compared: int
+    num_mismatched: int
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        return tuple(finding.code for finding in self.findings)
+
+    @property
+    def is_mix(self) -> bool:
+        """More than one known cause has a share worth naming."""
+        total = max(1, sum(len(f.samples) for f in self.findings))
+        known = [f for f in self.findings if f.code not in (UNKNOWN_CAUSE, "foreign")]
+        return sum(len(f.samples) >= _MIX_SHARE * total for f in known) > 1
+
+    @property
+    def main(self) -> str:
+        """The code of the greatest known cause; ``"none"`` when nothing differs."""
+        known = [code for code in self.codes if code != UNKNOWN_CAUSE]
+        if known:
+            return known[0]
+        return UNKNOWN_CAUSE if self.findings else "none"
+
+    def sentences(self) -> list[str]:
+        """The verdict in words: what, where, how sure, and what to do."""
+        if not self.num_compared:
+            return ["No sample can be compared: neither got nor expected lengths are known."]
+        if not self.findings:
+            return [f"All {self.num_compared} compared samples agree; nothing to cure."]
+        return [
+            self._headline(),
+            *(_paragraph(finding) for finding in self.findings),
+        ]
+
+    def _headline(self) -> str:
+        kinds = list(dict.fromkeys(f.cause.kind for f in self.findings if f.code != UNKNOWN_CAUSE))
+        count = f"{self.num_mismatched} of {self.num_compared} compared samples differ"
+        if not kinds:
+            return f"UNKNOWN: {count}, and nothing that this kit knows explains them."
+        word = "A MIX of " + " and ".join(kinds) if self.is_mix else kinds[0].upper()
+        exonerated = ", not the tokenizer" if "synchronisation" in kinds[:1] else ""
+        if "tokenizer" in kinds:
+            exonerated = ""
+        return f"{word}{exonerated}: {count}."
+
+
+def _paragraph(finding: Finding) -> str:
+    count = len(finding.samples)
+    chance = ""
+    if finding.chance is not None:
+        chance = f" By chance: {_odds(finding.chance)}."
+    where = f"{count} sample{'s' * (count != 1)} ({ranges(finding.samples)})"
+    return (
+        f"{finding.code}: {where}: {finding.cause.title}.\n"
+        f"  Evidence: {finding.evidence}.{chance}\n"
+        f"  Cure: {finding.cause.cure}."
+    )
+
+
+def _odds(chance: float) -> str:
+    if chance >= 0.001:
+        return f"{chance:.2g}"
+    if chance < 1e-12:
+        return "less than one in 10^12"
+    exponent = int(np.floor(-np.log10(chance)))
+    return f"less than one in {10**exponent:,}"
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """A verdict with what it rests on."""
+
+    observed: Observations
+    filing: Filing
+    verdict: Verdict
+
+
+def diagnose_counts(observed: Observations, rows: Rows | None = None) -> Diagnosis:
+    """Explain lengths that differ (and ids, where both sides have them)."""
+    if rows is not None:
+        digests = rows.digests() if observed.got_ids is not None else None
+        observed = observed.with_rows(rows.lengths, digests)
+    observed = _counted_from_first(observed)
+    filing = file_by(observed, align(observed))
+    findings = shift_findings(observed, filing)
+    explained = filing.misfiled | filing.foreign
+    open_ = observed.mismatched & ~explained
+    open_, more = _whole_order(observed, filing, open_)
+    if more:
+        findings = [more]
+    findings += _by_counts(observed, rows, open_)
+    known = np.concatenate([f.samples for f in findings]) if findings else np.zeros(0, np.int64)
+    left = np.setdiff1d(observed.indices[observed.mismatched], known)
+    if len(left):
+        findings.append(Finding(UNKNOWN_CAUSE, left, _examples(observed, left)))
+    verdict = verdict_of(findings, observed)
+    return Diagnosis(observed, filing, verdict)
+
+
+def _counted_from_first(observed: Observations) -> Observations:
+    """A server's own counter starts anywhere: the lag with which its dumps begin is no fault."""
+    if observed.has_places:
+        return observed
+    segments = align(observed).segments
+    lag = segments[0].lag if segments else 0
+    if lag == 0:
+        return observed
+    moved = np.full(len(observed), UNKNOWN)
+    ids = None if observed.got_ids is None else moved.copy()
+    to = np.arange(len(observed)) - lag
+    inside = (to >= 0) & (to < len(observed))
+    moved[to[inside]] = observed.got[inside]
+    if ids is not None and observed.got_ids is not None:
+        ids[to[inside]] = observed.got_ids[inside]
+    return replace(observed, got=moved, got_ids=ids)
+
+
+def _whole_order(
+    observed: Observations, filing: Filing, open_: np.ndarray
+) -> tuple[np.ndarray, Finding | None]:
+    """Strides and permutations, when most of it is wrong and no few lags explain it."""
+    mismatched = observed.mismatched
+    many = mismatched.sum() >= 0.5 * max(1, observed.compared.sum()) and mismatched.sum() >= 8
+    stretches = sum(1 for segment in filing.alignment.segments if segment.lag)
+    ragged = stretches > len(observed) / 20
+    if not many or (open_.sum() < 0.4 * mismatched.sum() and not ragged):
+        return open_, None
+    finding = stride_finding(observed, filing.alignment)
+    if finding is None and not filing.misfiled.any():
+        finding = permutation_finding(observed)
+    if finding is None:
+        return open_, None
+    return np.zeros_like(open_), finding
+
+
+def _by_counts(observed: Observations, rows: Rows | None, open_: np.ndarray) -> list[Finding]:
+    """What lengths tell, one cause after another; each closes what it explains."""
+    found = []
+    open_ = open_ & (observed.expected != observed.got)
+    if rows is not None and len(rows):
+        proof = counts.cached_prefixes(rows, observed.indices, observed.got, open_)
+        if proof is not None:
+            found.append(Finding("prefix_cache", observed.indices[proof.where], proof.evidence))
+            open_ = open_ & ~proof.where
+    for code, detector in counts.DETECTORS:
+        explained = detector(observed.expected, observed.got, open_)
+        if explained is not None:
+            samples = observed.indices[explained.where]
+            found.append(Finding(code, samples, explained.evidence))
+            open_ = open_ & ~explained.where
+    return found
+
+
+def _examples(observed: Observations, samples: np.ndarray, shown: int = 3) -> str:
+    first = int(observed.indices[0])
+    parts = [
+        f"sample {index} got {observed.got[index - first]}, "
+        f"expected {observed.expected[index - first]}"
+        for index in samples[:shown].tolist()
+    ]
+    return "for example " + "; ".join(parts)
+
+
+def verdict_of(findings: Sequence[Finding], observed: Observations) -> Verdict:
+    """Order findings by size; findings of one code become one. Pure."""
+    merged: dict[str, Finding] = {}
+    for finding in findings:
+        known = merged.get(finding.code)
+        if known is None:
+            merged[finding.code] = finding
+            continue
+        samples = np.union1d(known.samples, finding.samples)
+        text = f"{known.evidence}; {finding.evidence}"
+        merged[finding.code] = replace(known, samples=samples, evidence=text)
+    ordered = sorted(merged.values(), key=lambda f: (f.code == UNKNOWN_CAUSE, -len(f.samples)))
+    wrong = np.concatenate([f.samples for f in ordered]) if ordered else np.zeros(0, np.int64)
+    compared = int((observed.compared | (observed.got > 0)).sum())
+    return Verdict(tuple(ordered), compared, len(np.unique(wrong)))

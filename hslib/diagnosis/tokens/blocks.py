@@ -1,0 +1,186 @@
+"""Two tokenisations of one row beside each other: ids, not counts.
+
+A row is cut at its special tokens into segments; segments that differ are grouped into blocks.
+That is the grain at which causes are told apart.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+
+from hslib.diagnosis.tokens.tokenizers import Vocabulary
+
+Ids = tuple[int, ...]
+_MAX_EXACT = 4000  # ids; a longer differing middle is one window
+
+
+@dataclass(frozen=True)
+class Side:
+    """One tokenisation and the vocabulary that made it (or in which it is to be read)."""
+
+    ids: Ids
+    vocabulary: Vocabulary
+
+    @property
+    def text(self) -> str:
+        return self.vocabulary.decode(self.ids)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What was expected (stored, say) and what came (the server's, say).
+
+    ``join``: how many of the expected ids are the prompt's; None = not known.
+    """
+
+    expected: Side
+    got: Side
+    join: int | None = None
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        return self.expected.vocabulary.special_ids | self.got.vocabulary.special_ids
+
+    @property
+    def same_vocabulary(self) -> bool:
+        """Whether an id means the same piece on both sides, as far as this pair shows."""
+        ids = sorted(set(self.expected.ids) | set(self.got.ids))
+        a, b = self.expected.vocabulary, self.got.vocabulary
+        if a is b:
+            return True
+        if max(ids, default=0) >= min(a.size, b.size):
+            return False
+        same = sum(x == y for x, y in zip(a.pieces(ids), b.pieces(ids), strict=True))
+        return same >= 0.9 * len(ids)
+
+    def cut(self, expected: slice, got: slice) -> "Pair":
+        """A part of both sides."""
+        start = expected.start or 0
+        join = None if self.join is None else max(0, self.join - start)
+        return Pair(
+            replace(self.expected, ids=self.expected.ids[expected]),
+            replace(self.got, ids=self.got.ids[got]),
+            join,
+        )
+
+
+@dataclass(frozen=True)
+class Window:
+    """``expected[a_start:a_stop]`` stands where ``got[b_start:b_stop]`` does."""
+
+    a_start: int
+    a_stop: int
+    b_start: int
+    b_stop: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """Segments that differ, between segments that agree."""
+
+    pair: Pair  # the ids of the block alone
+    a_start: int  # where it begins in the expected ids
+    b_start: int
+    at_start: bool
+    at_end: bool
+
+
+def windows(a: Sequence[int], b: Sequence[int]) -> list[Window]:
+    """Where two id sequences differ, as narrow as possible."""
+    head = common_head(a, b)
+    tail = common_head(a[head:][::-1], b[head:][::-1])
+    a_stop, b_stop = len(a) - tail, len(b) - tail
+    if head == a_stop and head == b_stop:
+        return []
+    if max(a_stop, b_stop) - head > _MAX_EXACT:
+        return [Window(head, a_stop, head, b_stop)]
+    matcher = SequenceMatcher(None, a[head:a_stop], b[head:b_stop], autojunk=False)
+    return [
+        Window(head + i, head + j, head + k, head + m)
+        for tag, i, j, k, m in matcher.get_opcodes()
+        if tag != "equal"
+    ]
+
+
+def common_head(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading ids agree."""
+    count = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        count += 1
+    return count
+
+
+def segments(ids: Sequence[int], special: frozenset[int]) -> list[Ids]:
+    """Single special ids, and the runs between them."""
+    found: list[Ids] = []
+    run: list[int] = []
+    for number in ids:
+        if number not in special:
+            run.append(number)
+            continue
+        if run:
+            found.append(tuple(run))
+            run = []
+        found.append((number,))
+    return [*found, tuple(run)] if run else found
+
+
+def blocks(pair: Pair) -> Iterator[Block]:
+    """Groups of differing segments; where both sides have as many, one after the other."""
+    special = pair.special_ids
+    a, b = segments(pair.expected.ids, special), segments(pair.got.ids, special)
+    a_at, b_at = _starts(a), _starts(b)
+    matcher = SequenceMatcher(None, a, b, autojunk=False)
+    for tag, i, j, k, m in matcher.get_opcodes():
+        if tag == "equal":
+            continue
+        paired = j - i == m - k and all(
+            (x[0] in special) == (y[0] in special) for x, y in zip(a[i:j], b[k:m], strict=True)
+        )
+        steps = range(j - i) if paired else [None]
+        for step in steps:
+            x = slice(i, j) if step is None else slice(i + step, i + step + 1)
+            y = slice(k, m) if step is None else slice(k + step, k + step + 1)
+            if a[x] == b[y]:
+                continue
+            yield Block(
+                pair.cut(slice(a_at[x.start], a_at[x.stop]), slice(b_at[y.start], b_at[y.stop])),
+                a_at[x.start],
+                b_at[y.start],
+                x.start == 0 and y.start == 0,
+                x.stop == len(a) and y.stop == len(b),
+            )
+
+
+def _starts(parts: Sequence[Ids]) -> list[int]:
+    found = [0]
+    for part in parts:
+        found.append(found[-1] + len(part))
+    return found
+
+
+def segment_texts(side: Side) -> list[str]:
+    """Each segment's text, so that what white space touches a special token can be seen."""
+    return [
+        side.vocabulary.decode(part) for part in segments(side.ids, side.vocabulary.special_ids)
+    ]
+
+
+def first_difference(pair: Pair, around: int = 4) -> str:
+    """The first place where the ids differ, with the tokens around it, on one line."""
+    a, b = pair.expected, pair.got
+    at = common_head(a.ids, b.ids)
+    if at == len(a.ids) == len(b.ids):
+        return "the ids are equal"
+    low = max(0, at - around)
+    return f"at {at}: expected {_quoted(a, low, at + around)}, got {_quoted(b, low, at + around)}"
+
+
+def _quoted(side: Side, low: int, high: int) -> str:
+    part = side.ids[low:high]
+    if not part:
+        return "nothing"
+    pieces = side.vocabulary.pieces(part)
+    return " ".join(f"{piece}·{number}" for piece, number in zip(pieces, part, strict=True))

@@ -1,0 +1,115 @@
+"""Why two tokenisations of one row differ: all causes at once, or "unknown" for a rest."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hslib.diagnosis.catalogue import UNKNOWN_CAUSE
+from hslib.diagnosis.tokens import framing
+from hslib.diagnosis.tokens.blocks import Block, Ids, Pair, blocks, first_difference
+from hslib.diagnosis.tokens.content import RULES, text_changes
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A cause's code and its evidence in one row."""
+
+    code: str
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One row's two tokenisations and why they differ; no reasons when the ids are equal."""
+
+    index: int
+    pair: Pair
+    reasons: tuple[Reason, ...]
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        return tuple(reason.code for reason in self.reasons)
+
+    @property
+    def agrees(self) -> bool:
+        return not self.reasons
+
+
+def compare(index: int, pair: Pair, other_rows: Mapping[Ids, int] | None = None) -> Comparison:
+    """Find every cause of a difference.
+
+    Args:
+        other_rows: ids -> row, of the dataset; tells rows in another order.
+    """
+    return Comparison(index, pair, explain(index, pair, other_rows or {}))
+
+
+def explain(index: int, pair: Pair, other_rows: Mapping[Ids, int]) -> tuple[Reason, ...]:
+    """The reasons in the order in which they were found. Pure."""
+    if pair.expected.ids == pair.got.ids:
+        return ()
+    whole = _whole_row(index, pair, other_rows)
+    if whole is not None:
+        return (whole,)
+    reasons = []
+    bos, rest = framing.leading_bos(pair)
+    if bos:
+        reasons.append(Reason("bos", bos))
+    twice = framing.template_twice(rest)
+    if twice:
+        return (*reasons, Reason("template_twice", twice))
+    prompt, rest = framing.opened_turn(rest)
+    if prompt:
+        reasons.append(Reason("generation_prompt", prompt))
+    end, rest = framing.trailing_eos(rest)
+    if end:
+        reasons.append(Reason("eos", end))
+    cut = framing.truncated(rest)
+    if cut and not _is_text_change(rest):
+        return (*reasons, Reason("truncated", cut))
+    for block in blocks(rest):
+        reasons += _block_reasons(block)
+    return _one_each(reasons)
+
+
+def _whole_row(index: int, pair: Pair, other_rows: Mapping[Ids, int]) -> Reason | None:
+    row = other_rows.get(pair.got.ids, index)
+    if row != index and other_rows.get(pair.expected.ids, index) != row:
+        return Reason("row_order", f"got is exactly row {row}")
+    renamed = framing.special_ids(pair)
+    if renamed:
+        return Reason("special_ids", renamed)
+    foreign = framing.other_vocabulary(pair)
+    if foreign:
+        return Reason("other_vocabulary", foreign)
+    return None
+
+
+def _is_text_change(pair: Pair) -> bool:
+    """What is missing at the end is white space or a thinking block, not a cut."""
+    found = list(blocks(pair))
+    return bool(found) and all(text_changes(block) for block in found)
+
+
+def _block_reasons(block: Block) -> list[Reason]:
+    ruled = _rule(block)
+    if ruled is not None:
+        return [ruled]
+    changes = text_changes(block)
+    if changes:
+        return [Reason(code, first_difference(block.pair)) for code in changes]
+    return [Reason(UNKNOWN_CAUSE, first_difference(block.pair))]
+
+
+def _rule(block: Block) -> Reason | None:
+    for code, rule in RULES:
+        evidence = rule(block)
+        if evidence is not None:
+            return Reason(code, evidence)
+    return None
+
+
+def _one_each(reasons: list[Reason]) -> tuple[Reason, ...]:
+    first: dict[str, Reason] = {}
+    for reason in reasons:
+        first.setdefault(reason.code, reason)
+    return tuple(first.values())

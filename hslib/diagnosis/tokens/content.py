@@ -1,0 +1,155 @@
+"""Tokenizer causes inside a row, block by block.
+
+Each is a pure function of a :class:`~hslib.diagnosis.tokens.blocks.Block`; it returns the
+evidence in words, or None.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from itertools import combinations
+
+from hslib.diagnosis.tokens.blocks import Block, Pair, Side, segment_texts, windows
+from hslib.diagnosis.tokens.framing import turn_ends
+
+_THINKING = re.compile(
+    r"\s*(<think>.*?</think>|<thinking>.*?</thinking>|◁think▷.*?◁/think▷)\s*", re.DOTALL
+)
+_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
+_DATE = re.compile(
+    rf"\d{{4}}-\d\d-\d\d|\d{{1,2}} {_MONTH}\.? \d{{4}}|{_MONTH}\.? \d{{1,2}},? \d{{4}}"
+    r"|\d{1,2}[./]\d{1,2}[./]\d{2,4}"
+)
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>\Z")
+
+Normalise = Callable[[list[str]], list[str]]
+
+
+def _each(change: Callable[[str], str]) -> Normalise:
+    return lambda texts: [change(text) for text in texts]
+
+
+#: What makes two texts equal, each on its own; in this order.
+_CHANGES: tuple[tuple[str, Normalise, str], ...] = (
+    ("newlines", _each(lambda t: t.replace("\r\n", "\n").replace("\r", "\n")), "line ends"),
+    ("unicode", _each(lambda t: unicodedata.normalize("NFC", t)), "NFC"),
+    ("unicode", _each(lambda t: unicodedata.normalize("NFKC", t)), "NFKC"),
+    ("thinking", lambda texts: [_THINKING.sub("", "".join(texts))], "thinking blocks"),
+    ("stripped", _each(str.strip), "white space at the edges"),
+    ("date", _each(lambda t: _DATE.sub("<date>", t)), "dates"),
+)
+
+
+def text_changes(block: Block) -> tuple[str, ...]:
+    """The fewest changes of text, of those known, that make both sides equal: their codes."""
+    a, b = segment_texts(block.pair.expected), segment_texts(block.pair.got)
+    if "".join(a) == "".join(b):
+        return ()
+    for count in (1, 2, 3):
+        for chosen in combinations(_CHANGES, count):
+            if _equal_after(a, b, [change for _, change, _ in chosen]):
+                return tuple(dict.fromkeys(code for code, _, _ in chosen))
+    return ()
+
+
+def _equal_after(a: list[str], b: list[str], changes: Sequence[Normalise]) -> bool:
+    for change in changes:
+        a, b = change(a), change(b)
+    return "".join(a) == "".join(b)
+
+
+def special_text(block: Block) -> str | None:
+    """The same text, with special tokens on one side where the other spells them out."""
+    a, b = block.pair.expected, block.pair.got
+    special = block.pair.special_ids
+    counts = [sum(n in special for n in side.ids) for side in (a, b)]
+    if counts[0] == counts[1] or a.text.replace(" ", "") != b.text.replace(" ", ""):
+        return None
+    parsed = a if counts[0] > counts[1] else b
+    token = next(n for n in parsed.ids if n in special)
+    name = "expected" if parsed is a else "got"
+    return f"{name} has {parsed.vocabulary.pieces([token])[0]} as a token, the other as text"
+
+
+def byte_fallback(block: Block) -> str | None:
+    """Bytes on one side where the other has an unknown token or a whole character."""
+    a, b = block.pair.expected, block.pair.got
+    found = windows(a.ids, b.ids)
+    for window in found:
+        left = a.ids[window.a_start : window.a_stop]
+        right = b.ids[window.b_start : window.b_stop]
+        if not _is_fallback(left, right, block.pair):
+            return None
+    if not found:
+        return None
+    pieces = a.vocabulary.pieces(a.ids[found[0].a_start : found[0].a_stop])
+    others = b.vocabulary.pieces(b.ids[found[0].b_start : found[0].b_stop])
+    return f"{' '.join(pieces) or 'nothing'} against {' '.join(others) or 'nothing'}"
+
+
+def _is_fallback(left: Sequence[int], right: Sequence[int], pair: Pair) -> bool:
+    """Bytes for the same text; or unknown tokens on one side alone."""
+    if pair.expected.text == pair.got.text:
+        sides = ((pair.expected, left), (pair.got, right))
+        whole = [_all_bytes(side, part) for side, part in sides]
+        return whole[0] != whole[1]
+    unknown = {pair.expected.vocabulary.unknown_id, pair.got.vocabulary.unknown_id} - {None}
+    found = [bool(part) and set(part) <= unknown for part in (left, right)]
+    return found[0] != found[1]
+
+
+def _all_bytes(side: Side, ids: Sequence[int]) -> bool:
+    pieces = side.vocabulary.pieces(ids)
+    return bool(pieces) and all(_BYTE.match(piece) for piece in pieces)
+
+
+def join_merge(block: Block) -> str | None:
+    """The same text, split otherwise only where the prompt ends and the response begins."""
+    pair = block.pair
+    if pair.join is None or pair.expected.text != pair.got.text:
+        return None
+    found = windows(pair.expected.ids, pair.got.ids)
+    if not found or len(found) > 2:
+        return None
+    low, high = found[0].a_start, found[-1].a_stop
+    if not low <= pair.join <= high or high - low > 12:
+        return None
+    pieces = pair.expected.vocabulary.pieces(pair.expected.ids[low:high])
+    others = pair.got.vocabulary.pieces(pair.got.ids[found[0].b_start : found[-1].b_stop])
+    return f"{' '.join(pieces)} against {' '.join(others)} at the join"
+
+
+def segmentation(block: Block) -> str | None:
+    """The same text under the same vocabulary, split at other places."""
+    pair = block.pair
+    if pair.expected.text != pair.got.text or not pair.same_vocabulary:
+        return None
+    first = windows(pair.expected.ids, pair.got.ids)[0]
+    pieces = pair.expected.vocabulary.pieces(pair.expected.ids[first.a_start : first.a_stop])
+    others = pair.got.vocabulary.pieces(pair.got.ids[first.b_start : first.b_stop])
+    return f"{' '.join(pieces)} against {' '.join(others)}"
+
+
+def template_text(block: Block) -> str | None:
+    """A whole turn, or text in the first turn, that only one side has."""
+    pair = block.pair
+    a, b = pair.expected.ids, pair.got.ids
+    if (a and b) or not (a or b):
+        return None
+    side, name = (pair.expected, "expected") if a else (pair.got, "got")
+    marks = [n for n in side.ids if n in pair.special_ids]
+    closed = side.ids[-1] in turn_ends(pair) or side.ids[0] in turn_ends(pair)
+    if not (len(marks) >= 2 and (closed or block.at_start)):
+        return None
+    text = side.text
+    return f"only {name} has {text[:80]!r}"
+
+
+#: Tried in this order on a block whose text agrees, or that one side lacks.
+RULES: tuple[tuple[str, Callable[[Block], str | None]], ...] = (
+    ("special_text", special_text),
+    ("byte_fallback", byte_fallback),
+    ("join_merge", join_merge),
+    ("segmentation", segmentation),
+    ("template_text", template_text),
+)

@@ -1,0 +1,228 @@
+"""Tokenizer causes at the ends of a row, and those that concern the row as a whole.
+
+Each is a pure function of a :class:`~hslib.diagnosis.tokens.blocks.Pair`; it returns the
+evidence in words, or None.
+"""
+
+from itertools import pairwise
+
+from hslib.diagnosis.tokens.blocks import Ids, Pair, common_head, windows
+from hslib.diagnosis.tokens.tokenizers import Vocabulary
+
+_MIN_REPEATS = 3
+_HEADER_MAX = 16  # ids of an opened turn: role, separators, an opened thinking block
+
+
+def special_ids(pair: Pair) -> str | None:
+    """As many ids, and all that differ are special ones, renamed one to one."""
+    a, b = pair.expected.ids, pair.got.ids
+    if len(a) != len(b) or a == b:
+        return None
+    renamed = {(x, y) for x, y in zip(a, b, strict=True) if x != y}
+    one_to_one = len({x for x, _ in renamed}) == len(renamed) == len({y for _, y in renamed})
+    special = pair.special_ids
+    if not one_to_one or not all(x in special or y in special for x, y in renamed):
+        return None
+    if any(x == y and x in {old for old, _ in renamed} for x, y in zip(a, b, strict=True)):
+        return None
+    shown = ", ".join(f"{x} is {y}" for x, y in sorted(renamed)[:4])
+    return f"equal count; {shown}"
+
+
+def other_vocabulary(pair: Pair) -> str | None:
+    """The same text under two vocabularies, or ids that are no text in the one at hand."""
+    a, b = pair.expected, pair.got
+    if not a.ids or not b.ids:
+        return None
+    beyond = [n for side in (a, b) for n in side.ids if n >= a.vocabulary.size]
+    if beyond and a.vocabulary is b.vocabulary:
+        return f"id {beyond[0]} is outside the vocabulary of {a.vocabulary.size}"
+    if a.vocabulary is not b.vocabulary:
+        if pair.same_vocabulary:
+            return None
+        return "most ids mean another piece in the other vocabulary"
+    renumbered = _renumbered(a.ids, b.ids)
+    if renumbered:
+        return renumbered
+    if a.text == b.text:
+        return None
+    strange = [_strangeness(side.ids, side.vocabulary) for side in (a, b)]
+    little_in_common = _agreeing_share(a.ids, b.ids) < 0.2
+    if min(strange) > 0.1 or max(strange) < (0.05 if little_in_common else 0.3):
+        return None
+    name = ("expected", "got")[strange[1] > strange[0]]
+    return (
+        f"what the {name} ids spell is no text of this vocabulary: tokenized again, "
+        f"{max(strange):.0%} of them differ"
+    )
+
+
+def _renumbered(a: Ids, b: Ids) -> str | None:
+    """As many ids, nearly all of them others, each always replaced by the same one."""
+    if len(a) != len(b):
+        return None
+    renamed = {(x, y) for x, y in zip(a, b, strict=True) if x != y}
+    differing = sum(x != y for x, y in zip(a, b, strict=True))
+    one_to_one = len({x for x, _ in renamed}) == len(renamed) == len({y for _, y in renamed})
+    repeated = differing - len(renamed)  # each a chance to contradict
+    if not one_to_one or differing < 0.5 * len(a) or repeated < _MIN_REPEATS:
+        return None
+    x, y = min(renamed)
+    return f"equal count, each id always replaced by the same other ({x} by {y})"
+
+
+def _agreeing_share(a: Ids, b: Ids) -> float:
+    differing = sum(w.a_stop - w.a_start for w in windows(a, b))
+    return 1 - differing / len(a)
+
+
+def _strangeness(ids: Ids, vocabulary: Vocabulary) -> float:
+    """Share of ids that do not survive decoding and encoding; small for any real text."""
+    from hslib.diagnosis.tokens.tokenizers import Recipe
+
+    special = vocabulary.special_ids
+    plain = [number for number in ids if number not in special][:512]
+    if len(plain) < 8:
+        return 0.0
+    again = vocabulary.encode(vocabulary.decode(plain), Recipe())
+    touched = sum(w.a_stop - w.a_start for w in windows(plain, again))
+    return touched / len(plain)
+
+
+def leading_bos(pair: Pair) -> tuple[str | None, Pair]:
+    """Another number of BOS at the start; the pair without any of them."""
+    bos = pair.expected.vocabulary.bos_ids | pair.got.vocabulary.bos_ids
+    counts = []
+    for ids in (pair.expected.ids, pair.got.ids):
+        count = 0
+        while count < len(ids) and ids[count] in bos:
+            count += 1
+        counts.append(count)
+    rest = pair.cut(slice(counts[0], None), slice(counts[1], None))
+    if counts[0] == counts[1]:
+        return None, rest
+    return f"expected begins with {counts[0]} BOS, got with {counts[1]}", rest
+
+
+def opened_turn(pair: Pair) -> tuple[str | None, Pair]:
+    """A generation prompt at the end of one side; the pair without it."""
+    a, b = pair.expected.ids, pair.got.ids
+    tails = {name: _opened_tail(ids, pair) for name, ids in (("expected", a), ("got", b))}
+    if tails["expected"] == tails["got"] or (tails["expected"] and tails["got"]):
+        return None, pair
+    name = "expected" if tails["expected"] else "got"
+    tail = tails[name]
+    own, other = (a, b) if name == "expected" else (b, a)
+    shorter = own[: -len(tail)]
+    goes_on = len(other) > len(own) and other[: len(own)] == own  # then own was cut in a head
+    if goes_on or not _ends_alike(shorter, other, pair):
+        return None, pair
+    side = pair.expected if name == "expected" else pair.got
+    text = f"{name} ends with an opened turn: {side.vocabulary.decode(tail)!r}"
+    cut = slice(0, len(shorter))
+    whole = slice(0, None)
+    return text, pair.cut(*((cut, whole) if name == "expected" else (whole, cut)))
+
+
+def _opened_tail(ids: Ids, pair: Pair) -> Ids:
+    """The last turn's head, if nothing but a head follows the last end of a turn."""
+    special, closers = pair.special_ids, turn_ends(pair)
+    for start in range(len(ids) - 1, max(-1, len(ids) - _HEADER_MAX - 1), -1):
+        if ids[start] in closers:
+            tail = ids[start + 1 :]
+            while tail and tail[0] not in special:
+                tail = tail[1:]  # a line break that belongs to the end of the turn
+            return tail if tail and not any(n in closers for n in tail) else ()
+    return ()
+
+
+def turn_ends(pair: Pair) -> frozenset[int]:
+    """Ids that close a turn: EOS, and specials between which and the next turn's head, or the
+    row's end, nothing stands."""
+    special = pair.special_ids
+    bos = pair.expected.vocabulary.bos_ids | pair.got.vocabulary.bos_ids
+    found = set(pair.expected.vocabulary.eos_ids | pair.got.vocabulary.eos_ids)
+    heads = _turn_heads(pair.expected.ids, special, bos) | _turn_heads(pair.got.ids, special, bos)
+    last = {ids[-1] for ids in (pair.expected.ids, pair.got.ids) if ids}
+    for ids in (pair.expected.ids, pair.got.ids):
+        for x, y in pairwise(ids):
+            if x in special and (y in heads or (y in special and x in last)):
+                found.add(x)
+    return frozenset(found - bos - heads)
+
+
+def _turn_heads(ids: Ids, special: frozenset[int], bos: frozenset[int]) -> set[int]:
+    """The special id that opens the row."""
+    plain = [number for number in ids[:3] if number not in bos]
+    return {plain[0]} if plain and plain[0] in special else set()
+
+
+def _ends_alike(a: Ids, b: Ids, pair: Pair) -> bool:
+    """Up to ends of turns and white space."""
+    ends = turn_ends(pair)
+    last = []
+    for ids in (a, b):
+        kept = [n for n in ids[-4:] if n not in ends]
+        last.append(kept[-1] if kept else None)
+    return last[0] == last[1]
+
+
+def trailing_eos(pair: Pair) -> tuple[str | None, Pair]:
+    """Another number of EOS at the end; the pair without any of them."""
+    eos = pair.expected.vocabulary.eos_ids | pair.got.vocabulary.eos_ids
+    counts = []
+    for ids in (pair.expected.ids, pair.got.ids):
+        count = 0
+        while count < len(ids) and ids[-1 - count] in eos:
+            count += 1
+        counts.append(count)
+    if counts[0] == counts[1]:
+        return None, pair
+    lengths = (len(pair.expected.ids), len(pair.got.ids))
+    rest = pair.cut(*(slice(0, n - c) for n, c in zip(lengths, counts, strict=True)))
+    if common_head(rest.expected.ids[::-1], rest.got.ids[::-1]) == 0:
+        return None, pair  # one of the two ends elsewhere: it was cut
+    return f"expected ends with {counts[0]} EOS, got with {counts[1]}", rest
+
+
+def template_twice(pair: Pair) -> str | None:
+    """One side is the other inside one more opened turn."""
+    for inner, outer, name in (
+        (pair.expected, pair.got, "got"),
+        (pair.got, pair.expected, "expected"),
+    ):
+        if len(inner.ids) < 4 or len(outer.ids) <= len(inner.ids):
+            continue
+        special, bos = pair.special_ids, inner.vocabulary.bos_ids
+        body = tuple(n for n in inner.ids if n not in bos)
+        start = _find(outer.ids, body)
+        header = [n for n in outer.ids[: max(0, start)] if n not in bos]
+        if start <= 0 or not header or len(header) > _HEADER_MAX:
+            continue
+        marks = [n for n in header if n in special]
+        ends = turn_ends(Pair(inner, inner))  # of the outer the wrapped head looks like one
+        opened = marks and not set(marks) & ends and set(marks) <= set(body)
+        if opened and body[0] in special:
+            text = outer.vocabulary.decode(outer.ids[: start + 4])
+            return f"{name} opens a turn around the whole other: {text!r}"
+    return None
+
+
+def _find(ids: Ids, part: Ids) -> int:
+    last = len(ids) - len(part)
+    return next((at for at in range(last + 1) if ids[at : at + len(part)] == part), -1)
+
+
+def truncated(pair: Pair) -> str | None:
+    """One side is the beginning, or the end, of the other."""
+    a, b = pair.expected.ids, pair.got.ids
+    shorter, longer = sorted((a, b), key=len)
+    missing = len(longer) - len(shorter)
+    if missing == 0 or not shorter:
+        return None
+    name = "expected" if len(a) < len(b) else "got"
+    if longer[: len(shorter)] == shorter:
+        return f"{name} stops after {len(shorter)} tokens, {missing} are missing"
+    if longer[missing:] == shorter and shorter[0] not in pair.special_ids:
+        return f"{name} lacks the first {missing} tokens"
+    return None

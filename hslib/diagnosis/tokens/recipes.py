@@ -1,0 +1,168 @@
+"""Every tokenisation of a row that can be had, and every two of them compared."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from hslib.diagnosis.rows import TextRow
+from hslib.diagnosis.tokens.blocks import Ids, Pair, Side
+from hslib.diagnosis.tokens.causes import Comparison, compare
+from hslib.diagnosis.tokens.tokenizers import FolderVocabulary, Recipe, Vocabulary
+from hslib.errors import HslibError
+
+STORED = "stored"
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Where ids come from: stored in the dataset (``recipe`` None), or made by a vocabulary."""
+
+    name: str
+    vocabulary: Vocabulary
+    recipe: Recipe | None
+
+    def ids(self, row: TextRow) -> Ids:
+        if self.recipe is None:
+            return row.ids
+        if row.messages:
+            return tuple(self.vocabulary.encode_chat(row.messages, self.recipe))
+        return tuple(self.vocabulary.encode(row.text, self.recipe))
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """Two sources over the same rows."""
+
+    expected: Source
+    got: Source
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.expected.name} / {self.got.name}"
+
+    @cached_property
+    def differing(self) -> tuple[Comparison, ...]:
+        return tuple(c for c in self.comparisons if not c.agrees)
+
+    @property
+    def equal_counts(self) -> int:
+        """Rows whose ids differ although their counts agree: a check of counts passes them."""
+        return sum(len(c.pair.expected.ids) == len(c.pair.got.ids) for c in self.differing)
+
+    @cached_property
+    def by_cause(self) -> dict[str, list[Comparison]]:
+        """Code -> rows, most frequent first; a row with several causes counts for each."""
+        found: dict[str, list[Comparison]] = {}
+        for comparison in self.differing:
+            for code in comparison.codes:
+                found.setdefault(code, []).append(comparison)
+        return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+    def worst(self, code: str = "") -> Comparison | None:
+        """The row with the most ids that differ, of those with this cause; None when all agree."""
+        rows = self.by_cause.get(code, []) if code else self.differing
+        return max(rows, key=lambda c: (_distance(c), -c.index), default=None)
+
+
+def _distance(comparison: Comparison) -> int:
+    from hslib.diagnosis.tokens.blocks import windows
+
+    a, b = comparison.pair.expected.ids, comparison.pair.got.ids
+    return sum(max(w.a_stop - w.a_start, w.b_stop - w.b_start) for w in windows(a, b))
+
+
+def recipes_for(vocabulary: Vocabulary, rows: Sequence[TextRow]) -> list[Recipe]:
+    """Plain, with special tokens, with a generation prompt, and what the template knows of."""
+    found = [Recipe(), Recipe(add_special_tokens=True)]
+    if not any(row.messages for row in rows):
+        return found
+    found.append(Recipe(add_generation_prompt=True))
+    inner = getattr(vocabulary, "local", vocabulary)
+    template = str(getattr(getattr(inner, "tokenizer", None), "chat_template", "") or "")
+    for variable, value in (("enable_thinking", False), ("thinking", True)):
+        if f" {variable}" in template:
+            found.append(Recipe(template={variable: value}))
+    if "date_string" in template:
+        found.append(Recipe(template={"date_string": "01 Jan 2026"}))
+    return found
+
+
+def sources(
+    rows: Sequence[TextRow], vocabularies: Iterable[Vocabulary], reader: FolderVocabulary
+) -> list[Source]:
+    """Stored ids, then each vocabulary's recipes; ``reader`` says what stored ids mean."""
+    made = [
+        Source(f"{vocabulary.name} {recipe.name}", vocabulary, recipe)
+        for vocabulary in vocabularies
+        for recipe in recipes_for(vocabulary, rows)
+    ]
+    return [Source(STORED, reader, None), *made]
+
+
+def compare_all(rows: Sequence[TextRow], found: Sequence[Source]) -> list[Compared]:
+    """The stored ids against every other source, and each plain one against the first plain one.
+
+    A recipe that the template or the server refuses is left out.
+    """
+    stored, *made = found
+    plain = [source for source in made if source.recipe == Recipe()]
+    pairs = [(stored, source) for source in made]
+    pairs += [(plain[0], source) for source in plain[1:]]
+    known = {row.ids: row.index for row in rows}
+    compared = []
+    for expected, got in pairs:
+        try:
+            compared.append(_compare(rows, expected, got, known))
+        except (HslibError, ValueError) as error:
+            if got.recipe == Recipe():
+                raise
+            del error  # this template has no such variant
+    return compared
+
+
+def _compare(
+    rows: Sequence[TextRow], expected: Source, got: Source, known: dict[Ids, int]
+) -> Compared:
+    comparisons = []
+    for row in rows:
+        sides = Side(expected.ids(row), expected.vocabulary), Side(got.ids(row), got.vocabulary)
+        pair = Pair(*sides, join=row.prompt_tokens)
+        comparisons.append(compare(row.index, pair, known))
+    return Compared(expected, got, tuple(comparisons))
+
+
+def reference(compared: Sequence[Compared]) -> Compared | None:
+    """Stored ids against what the server, or else the local tokenizer, makes of the row."""
+    mine = [c for c in compared if c.expected.name == STORED and c.got.recipe == Recipe()]
+    return next((c for c in mine if c.got.vocabulary.name == "server"), mine[0] if mine else None)
+
+
+def token_sentences(compared: Sequence[Compared]) -> list[str]:
+    """The verdict on tokens in words."""
+    main = reference(compared)
+    if main is None:
+        return ["No row holds messages or text, so its ids can't be made again and compared."]
+    total = len(main.comparisons)
+    if not main.differing:
+        return [f"TOKENS AGREE: all {total} rows' stored ids are what {main.got.name} makes."]
+    lines = [f"TOKENS DIFFER in {len(main.differing)} of {total} rows from {main.got.name}."]
+    if main.equal_counts:
+        lines[0] += f" In {main.equal_counts} of them the counts agree: counts prove nothing."
+    exact = [c for c in compared if c.expected.name == STORED and not c.differing]
+    if exact:
+        lines.append(f"The stored ids are exactly what {exact[0].got.name} makes, in all rows.")
+    for code, rows in main.by_cause.items():
+        reason = next(r for r in rows[0].reasons if r.code == code)
+        lines.append(_cause_words(code, len(rows), rows[0].index, reason.evidence))
+    return lines
+
+
+def _cause_words(code: str, count: int, index: int, evidence: str) -> str:
+    from hslib.diagnosis.catalogue import CATALOGUE
+
+    cause = CATALOGUE[code]
+    return (
+        f"{code}: {count} rows: {cause.title}.\n"
+        f"  Evidence: row {index}: {evidence}.\n  Cure: {cause.cure}."
+    )

@@ -1,0 +1,66 @@
+"""One file, written durably: temporary name, fsync, rename; large parts past the page cache."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from hslib.files.safetensor import LARGE, PAGE
+
+
+def write_file(target: Path, parts: Iterable[bytes | memoryview], suffix: str) -> None:
+    """Write ``parts`` to ``.{name}{suffix}`` beside ``target``, fsync, rename.
+
+    Raises:
+        OSError: with the temporary file removed.
+    """
+    temporary = target.with_name(f".{target.name}{suffix}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    try:
+        fd = os.open(temporary, flags, 0o644)
+    except FileNotFoundError:  # the first file of its folder
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(temporary, flags, 0o644)
+    try:
+        try:
+            offset = 0
+            for part in parts:
+                done = write_direct(temporary, part, offset)
+                view = memoryview(part)[done:]
+                offset += done
+                while view:
+                    count = os.pwrite(fd, view, offset)
+                    view, offset = view[count:], offset + count
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        temporary.rename(target)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_direct(path: Path, part: bytes | memoryview, offset: int) -> int:
+    """Write a large part's whole pages past the page cache; returns the bytes written.
+
+    A dump's pages go to the disk as they are: without a second copy in memory, and without
+    driving out what others keep there. What is small, not aligned, or on a file system that
+    can't is left to the caller: 0 is returned. So is the rest when the disk gets full.
+    """
+    size = len(part) // PAGE * PAGE
+    if size < LARGE or offset % PAGE or np.frombuffer(part, np.uint8).ctypes.data % PAGE:
+        return 0
+    view, done = memoryview(part)[:size], 0
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_DIRECT)
+    except OSError:
+        return 0
+    try:
+        while done < size and done % PAGE == 0:
+            done += os.pwrite(fd, view[done:], offset + done)
+    except OSError:
+        return done // PAGE * PAGE
+    finally:
+        os.close(fd)
+    return done

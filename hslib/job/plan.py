@@ -1,0 +1,230 @@
+"""What a job has to do: rows already done, rows to send, rows that changed. Pure decisions.
+
+Nothing here reads a file or a clock; :mod:`hslib.extract` brings the facts and acts.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from hslib.dataset import Rejection, RowInfo, Sample, Survey
+from hslib.errors import DatasetError, JobError
+from hslib.job.forecast import stored_bytes
+from hslib.store.journal import Entry, Ledger
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """The rows of this shard, sorted by what happens to them. Every row is in one list."""
+
+    todo: tuple[RowInfo, ...]
+    done: tuple[int, ...]  # stored earlier, and sound as far as checked
+    failed_before: tuple[int, ...]  # failed in an earlier run and not asked to be retried
+    rejections: tuple[Rejection, ...]
+    changed: tuple[int, ...]  # stored earlier from other ids or another mask; also in todo
+    state_bytes_per_token: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows asked for."""
+        return len(self.todo) + len(self.done) + len(self.failed_before) + len(self.rejections)
+
+    @property
+    def todo_tokens(self) -> int:
+        return sum(row.num_tokens for row in self.todo)
+
+    @property
+    def todo_bytes(self) -> int:
+        """Bytes that the store will grow by, exact to the files' headers."""
+        size = self.state_bytes_per_token
+        return sum(stored_bytes(row.num_tokens, 1, size) for row in self.todo)
+
+    def estimated_bytes(self, sample_size: int = 100) -> int:
+        """``todo_bytes`` extrapolated from the first rows only, as one would without lengths."""
+        first = self.todo[:sample_size]
+        if not first:
+            return 0
+        part = sum(row.num_tokens for row in first) * len(self.todo) / len(first)
+        return stored_bytes(part, len(self.todo), self.state_bytes_per_token)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest row to send."""
+        return max((row.num_tokens for row in self.todo), default=0)
+
+
+def in_shard(index: int, shard_index: int, num_shards: int) -> bool:
+    """Each row belongs to exactly one shard, whatever its neighbours are."""
+    return index % num_shards == shard_index
+
+
+def plan_job(
+    survey: Survey,
+    ledger: Ledger,
+    unsound: Iterable[int],
+    *,
+    shard: tuple[int, int],
+    retry_failed: bool,
+    state_bytes_per_token: int,
+) -> JobPlan:
+    """Sort a shard's rows.
+
+    Args:
+        unsound: stored indices whose files did not pass ``resume_check``.
+        shard: ``(shard_index, num_shards)``.
+    """
+    bad = set(unsound)
+    todo: list[RowInfo] = []
+    known = {row.index for row in survey.rows}
+    done: list[int] = []
+    failed: list[int] = []
+    changed: list[int] = []
+    for row in survey.rows:
+        if not in_shard(row.index, *shard):
+            continue
+        stored = ledger.stored.get(row.index)
+        if stored is not None and not is_same_row(stored, row):
+            changed.append(row.index)
+            todo.append(row)
+        elif stored is not None and row.index not in bad:
+            done.append(row.index)
+        elif stored is None and _failed_the_same_row(ledger, row) and not retry_failed:
+            failed.append(row.index)
+        else:
+            todo.append(row)
+    rejections = tuple(r for r in survey.rejections if in_shard(r.index, *shard))
+    # stored rows that are no good rows any more: rejected now, or not in the dataset at all
+    changed += [
+        i for i in ledger.stored if in_shard(i, *shard) and i not in known and i < survey.end
+    ]
+    return JobPlan(
+        tuple(todo),
+        tuple(done),
+        tuple(failed),
+        rejections,
+        tuple(changed),
+        state_bytes_per_token,
+    )
+
+
+def is_same_row(entry: Entry, row: RowInfo) -> bool:
+    """Whether a journal line speaks of the row that is at its index now."""
+    same_mask = entry.mask_digest in ("", row.mask_digest)
+    return entry.digest == row.digest and entry.id == row.id and same_mask
+
+
+def _failed_the_same_row(ledger: Ledger, row: RowInfo) -> bool:
+    failed = ledger.failed.get(row.index)
+    return failed is not None and failed.digest == row.digest
+
+
+def require_unchanged(plan: JobPlan, stored: Mapping[int, Entry], survey: Survey) -> None:
+    """Refuse rows that differ from what the store holds under their index.
+
+    Raises:
+        DatasetError: with the indices, and whether the rows only moved.
+    """
+    if not plan.changed:
+        return
+    wanted = {row.index: row for row in survey.rows}
+    now_at = {row.digest: row.index for row in survey.rows}
+    gone = [i for i in plan.changed if i not in wanted]
+    here = [i for i in plan.changed if i in wanted]
+    moved = sum(stored[i].digest in now_at and now_at[stored[i].digest] != i for i in here)
+    mask_only = sum(stored[i].digest == wanted[i].digest for i in here)
+    raise DatasetError(
+        f"{len(plan.changed)} stored rows are not the rows that the dataset has there now: "
+        f"{moved} of them moved to another index, {mask_only} have another loss_mask or id, "
+        f"{len(gone)} are rejected or gone",
+        indices=list(plan.changed[:20]),
+        fix="give the dataset that the store was made from (appending rows is fine), another "
+        "store_dir, or on_changed_rows = 'redo' to extract these rows again",
+    )
+
+
+def require_masks(survey: Survey, max_share: float) -> None:
+    """Raises :class:`DatasetError` when too many rows would train nothing."""
+    if survey.rows and survey.zero_masks / len(survey.rows) > max_share:
+        raise DatasetError(
+            f"{survey.zero_masks} of {len(survey.rows)} rows have a loss_mask of zeros only: "
+            "nothing of them would train",
+            fix="correct the masks, or raise max_zero_mask_share if that is meant",
+        )
+
+
+def require_room(plan: JobPlan, *, store_free: int | None, dump_free: int, num_shards: int) -> None:
+    """Refuse a job that can't fit, and say what would.
+
+    Args:
+        store_free: None for an object store, which has no such bound.
+
+    Raises:
+        JobError: on the store's or the dump directory's file system.
+    """
+    if store_free is not None and plan.todo_bytes > store_free:
+        share = store_free / plan.todo_bytes
+        raise JobError(
+            f"the store would grow by {plan.todo_bytes / 1e9:.2f} GB, its disk has "
+            f"{store_free / 1e9:.2f} GB free",
+            fix=f"another disk, limit = {int(len(plan.todo) * share)} rows, or spread "
+            f"num_shards = {num_shards * (int(1 / share) + 1 if share else 2)} over several disks",
+        )
+    longest = plan.longest * plan.state_bytes_per_token
+    if longest > dump_free:
+        raise JobError(
+            f"the longest row ({plan.longest} tokens) needs {longest / 1e9:.3f} GB, the dump "
+            f"directory has {dump_free / 1e9:.3f} GB free",
+            fix="a larger tmpfs or another dump_dir, or max_tokens to leave such rows out",
+        )
+
+
+def pack(samples: Iterable[Sample], max_count: int, max_tokens: int) -> Iterator[list[Sample]]:
+    """Group consecutive samples into requests; a long one goes alone, none is reordered."""
+    group: list[Sample] = []
+    tokens = 0
+    for sample in samples:
+        if group and (len(group) == max_count or tokens + sample.num_tokens > max_tokens):
+            yield group
+            group, tokens = [], 0
+        group.append(sample)
+        tokens += sample.num_tokens
+    if group:
+        yield group
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The outcome of every row asked for."""
+
+    asked: int
+    ok: int = 0
+    already_done: int = 0
+    failed: int = 0
+    rejected: int = 0
+
+    @property
+    def unfinished(self) -> int:
+        """Rows without an outcome: an interrupt, or a defect of this kit."""
+        return self.asked - self.ok - self.already_done - self.failed - self.rejected
+
+    @property
+    def reconciles(self) -> bool:
+        return self.unfinished == 0
+
+
+def count_outcomes(plan: JobPlan, ledger: Ledger) -> Totals:
+    """Totals from the journal as it stands after a run, not from the run's own counters."""
+    done = sum(index in ledger.stored for index in plan.done)
+    ok = failed = 0
+    for row in plan.todo:
+        entry = ledger.stored.get(row.index)
+        if entry is not None and is_same_row(entry, row):
+            ok += 1
+        elif _failed_the_same_row(ledger, row):
+            failed += 1
+    return Totals(
+        asked=plan.num_rows,
+        ok=ok,
+        already_done=done,
+        failed=failed + len(plan.failed_before),
+        rejected=len(plan.rejections),
+    )

@@ -1,0 +1,279 @@
+"""A job before and after it runs: what it would do, whether it may, and how it ended."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hslib.dataset import Dataset, Limits, Rejection, Sample, Survey
+from hslib.errors import DatasetError, JobError, ServerError
+from hslib.job.plan import (
+    JobPlan,
+    Totals,
+    count_outcomes,
+    plan_job,
+    require_masks,
+    require_room,
+    require_unchanged,
+)
+from hslib.model.folder import ModelInfo, read_model
+from hslib.model.layers import parse_layers
+from hslib.parameters import ExtractionParameters
+from hslib.server.endpoints import Servers
+from hslib.store.manifest import Manifest
+from hslib.store.reader import Store
+from hslib.store.writer import StoreWriter
+
+
+@dataclass(frozen=True)
+class Job:
+    """A planned extraction; nothing has been sent yet."""
+
+    parameters: ExtractionParameters
+    dataset: Dataset
+    survey: Survey
+    plan: JobPlan
+    manifest: Manifest
+    stored_before: frozenset[int]  # indices in the store when the job was planned
+
+    def samples(self) -> Iterator[Sample]:
+        """The rows to extract, in dataset order, read as they are wanted.
+
+        Raises:
+            DatasetError: a row is not the one that was planned.
+        """
+        wanted = {row.index: row for row in self.plan.todo}
+        for row in self.dataset:
+            if isinstance(row, Rejection) or row.index not in wanted:
+                continue
+            if row.digest != wanted[row.index].digest:
+                raise DatasetError(
+                    f"row {row.index} changed while the job ran", path=str(self.dataset.path)
+                )
+            yield row
+
+    def facts(self) -> dict[str, str]:
+        """What will happen, for a table."""
+        plan, survey = self.plan, self.survey
+        return {
+            "rows asked for": f"{plan.num_rows:,} of {survey.num_rows:,}",
+            "to extract": f"{len(plan.todo):,} rows, {plan.todo_tokens:,} tokens",
+            "already done": f"{len(plan.done):,}",
+            "failed before, not retried": f"{len(plan.failed_before):,}",
+            "rejected": f"{len(plan.rejections):,}",
+            "longest row": f"{plan.longest:,} tokens",
+            "boundaries": self.manifest.states_sentence(),
+            "states": self.manifest.witness_sentence(),
+            "bytes a token": f"{plan.state_bytes_per_token:,}",
+            "store grows by": f"{plan.todo_bytes / 1e9:,.3f} GB "
+            f"(from the first 100 rows: {plan.estimated_bytes(100) / 1e9:,.3f} GB)",
+            "rows with a mask of zeros": f"{survey.zero_masks:,}",
+            "rows without loss_mask (taken as ones)": f"{survey.missing_masks:,}",
+        } | self._unrecorded()
+
+    def _unrecorded(self) -> dict[str, str]:
+        if self.manifest.canary is not None:
+            return {}
+        return {
+            "WHICH MODEL": "the store was begun before weights and canary were recorded: that its "
+            "rows are of the model served now is not checked"
+        }
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended, counted from the journal."""
+
+    totals: Totals
+    interrupted: bool
+    failed: dict[int, str]  # index -> reason
+
+    @property
+    def is_whole(self) -> bool:
+        """Every row asked for is in the store, but for rejected ones."""
+        return self.totals.reconciles and not self.totals.failed
+
+    def require_whole(self) -> None:
+        """Raises :class:`JobError` when rows failed or have no outcome, so that papermill fails."""
+        if not self.is_whole:
+            raise JobError(
+                self.sentence(),
+                failed=dict(list(self.failed.items())[:5]),
+                fix="read the reasons; run again with retry_failed = True to try these rows again",
+            )
+
+    def metrics(self) -> dict[str, int]:
+        """The totals, for ``metrics.json`` and a table."""
+        t = self.totals
+        return {
+            "asked": t.asked,
+            "ok": t.ok,
+            "already_done": t.already_done,
+            "failed": t.failed,
+            "rejected": t.rejected,
+            "unfinished": t.unfinished,
+        }
+
+    def failures(self) -> dict[str, int]:
+        """How many rows failed for each reason (its first line)."""
+        return dict(Counter(reason.splitlines()[0][:120] for reason in self.failed.values()))
+
+    def sentence(self) -> str:
+        """The verdict in words."""
+        t = self.totals
+        done = t.ok + t.already_done
+        text = (
+            f"{done} of {t.asked} rows are in the store ({t.ok} extracted now, {t.already_done} "
+            f"before); {t.failed} failed, {t.rejected} rejected."
+        )
+        if t.unfinished:
+            why = "the job was interrupted" if self.interrupted else "THE TOTALS DO NOT RECONCILE"
+            text += f" {t.unfinished} rows have no outcome: {why}. Run again to resume."
+        return text
+
+
+def prepare(parameters: ExtractionParameters, servers: Servers) -> Job:
+    """Read the dataset, compare with the store, and refuse what can't come out right.
+
+    Creates the store and its manifest when they are not there; records rejected rows.
+
+    Raises:
+        DatasetError, StoreError, JobError, ServerError: with the cure.
+    """
+    model = _model_of(parameters, servers)
+    dataset = Dataset(parameters.dataset_file, _limits(parameters, servers), parameters.limit)
+    survey = dataset.survey()
+    require_masks(survey, parameters.max_zero_mask_share)
+    if parameters.strict and survey.rejections:
+        first = survey.rejections[0]
+        raise DatasetError(
+            f"{len(survey.rejections)} rows are rejected and strict is set; the first: row "
+            f"{first.index}, {first.reason}: {first.detail}",
+            fix=first.fix,
+            indices=[r.index for r in survey.rejections[:20]],
+        )
+    manifest = make_manifest(parameters, servers, model, survey)
+    with open_writer(parameters, manifest):
+        store = Store(parameters.store_path)
+    unsound = _unsound(store, parameters.resume_check)
+    plan = plan_job(
+        survey,
+        store.ledger,
+        unsound,
+        shard=(parameters.shard_index, parameters.num_shards),
+        retry_failed=parameters.retry_failed,
+        state_bytes_per_token=manifest.state_bytes_per_token,
+    )
+    if parameters.on_changed_rows == "refuse":
+        require_unchanged(plan, store.entries, survey)
+    require_room(
+        plan,
+        store_free=store.storage.free_bytes(),
+        dump_free=servers.dump_room_bytes(),
+        num_shards=parameters.num_shards,
+    )
+    return Job(parameters, dataset, survey, plan, store.manifest, frozenset(store.entries))
+
+
+def open_writer(parameters: ExtractionParameters, manifest: Manifest) -> StoreWriter:
+    return StoreWriter(
+        parameters.store_path, manifest, parameters.shard_index, parameters.num_shards
+    )
+
+
+def _limits(parameters: ExtractionParameters, servers: Servers) -> Limits:
+    server_limit = servers.longest_row
+    if parameters.max_tokens > server_limit:
+        raise JobError(
+            f"max_tokens = {parameters.max_tokens}, but the server takes at most {server_limit}",
+            fix="start the server with a larger context_length, or lower max_tokens",
+        )
+    return Limits(servers.proof.plugin.vocab_size, parameters.max_tokens or server_limit)
+
+
+def _model_of(parameters: ExtractionParameters, servers: Servers) -> ModelInfo:
+    """The model folder that the parameters name; refused when the server serves another."""
+    plugin = servers.proof.plugin
+    served_elsewhere = bool(parameters.server_urls) and not parameters.model_path
+    model = read_model(plugin.model_path if served_elsewhere else parameters.model_folder)
+    for name in ("num_layers", "hidden_size", "vocab_size"):
+        if getattr(model, name) != getattr(plugin, name):
+            raise ServerError(
+                f"the server serves another model than {model.path}: {name} differs",
+                expected=getattr(model, name),
+                got=getattr(plugin, name),
+                fix=f"set model_path to what it serves ({plugin.model_path}), or start another",
+            )
+    served = Path(plugin.model_path) / "config.json"
+    if served.is_file() and read_model(served.parent).config_hash != model.config_hash:
+        raise ServerError(
+            f"the server serves {plugin.model_path}, not {model.path}: config.json differs",
+            fix="set model_path to what it serves, or start another server",
+        )
+    if plugin.unwitnessed and not parameters.accept_unwitnessed:
+        raise ServerError(
+            f"the server captures states that no layer testifies to: {plugin.witness_sentence()}",
+            fix="set accept_unwitnessed = True to store them, marked as such",
+        )
+    if plugin.stores_final != parameters.store_final:
+        raise ServerError(
+            "the server " + ("captures" if plugin.stores_final else "leaves out") + " the final "
+            f"state, and store_final is {parameters.store_final}",
+            fix=f"set store_final = {plugin.stores_final}, or start the server anew",
+        )
+    wanted = parse_layers(parameters.layers, model.num_layers)
+    if wanted != plugin.boundaries:
+        raise ServerError(
+            "the server captures other layers than the job asks for",
+            expected=wanted,
+            got=plugin.boundaries,
+            fix=f'set layers = "{",".join(map(str, plugin.boundaries)) or "none"}", or start the '
+            "server anew",
+        )
+    if parameters.scan_scope == "directory" and not plugin.dump_all:
+        raise ServerError(
+            'scan_scope = "directory" is for servers that name dumps themselves',
+            fix='start it with dump_all = True, or use scan_scope = "request"',
+        )
+    return model
+
+
+def make_manifest(
+    parameters: ExtractionParameters, servers: Servers, model: ModelInfo, survey: Survey
+) -> Manifest:
+    """What all samples of this job have in common."""
+    plugin, settings = servers.proof.plugin, servers.proof.settings
+    return Manifest(
+        boundaries=plugin.boundaries,
+        hidden_size=plugin.hidden_size,
+        num_layers=plugin.num_layers,
+        vocab_size=plugin.vocab_size,
+        dtype=plugin.dtype,
+        model_class=plugin.model_class,
+        model_path=str(model.path),
+        model_config_hash=model.config_hash,
+        tokenizer_digest=model.tokenizer_hash,
+        dataset_path=str(parameters.dataset_file),
+        dataset_digest=survey.digest,
+        sglang_version=plugin.sglang_version,
+        plugin_version=plugin.plugin_version,
+        server=settings.model_dump(exclude={"model_path", "version"}),
+        final_norm="post" if plugin.stores_final else "none",
+        unwitnessed=plugin.unwitnessed,
+        weights=plugin.weights,
+        canary=servers.proof.canary,
+        accepted_missing=plugin.accepted_missing,
+    )
+
+
+def _unsound(store: Store, resume_check: Literal["size", "deep"]) -> list[int]:
+    return [fault.index for fault in store.verify(deep=resume_check == "deep").faults]
+
+
+def result_of(job: Job, interrupted: bool) -> Result:
+    """How the job stands, read back from the journal."""
+    ledger = Store(job.parameters.store_path).ledger
+    asked = {row.index for row in job.plan.todo} | set(job.plan.failed_before)
+    failed = {i: entry.reason for i, entry in ledger.failed.items() if i in asked}
+    return Result(count_outcomes(job.plan, ledger), interrupted, failed)

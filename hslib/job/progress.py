@@ -1,0 +1,309 @@
+"""What a running job tells: a log flushed line by line, ``progress.json``, a bar.
+
+Both files are readable while a notebook cell runs, which stores its output only at the end.
+"""
+
+import html
+import logging
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+
+from hslib.notebook.live import LiveOutput
+from hslib.store.manifest import write_atomically
+from hslib.store.url import Place
+
+LOG_EVERY_S = 2.0
+REFRESH_EVERY_S = 0.5
+
+State = Literal["running", "finished", "interrupted", "failed"]
+
+
+class ReplicaState(pydantic.BaseModel, frozen=True):
+    """One of the servers of a job on a cluster. ``samples_per_s`` since it began."""
+
+    number: int
+    host: str
+    state: str  # in words: "working", "starting", "given up: ..."
+    ok: int
+    samples_per_s: float
+
+
+class ProgressState(pydantic.BaseModel, frozen=True):
+    """``progress.json``. Counts are of this run; ``stored`` is the whole store."""
+
+    state: State
+    pid: int
+    started_at: float  # unix seconds
+    updated_at: float
+    asked: int
+    ok: int
+    failed: int
+    rejected: int
+    already_done: int
+    stored: int
+    num_tokens: int
+    size_bytes: int
+    samples_per_s: float
+    tokens_per_s: float
+    mb_per_s: float
+    eta_s: float | None
+    last_index: int | None
+    reasons: dict[str, int]  # failures by the check or error that caused them
+    free_bytes: dict[str, int] = {}  # what is left where the job writes: "the store", "dumps"
+    replicas: tuple[ReplicaState, ...] = ()  # of a job on a cluster
+    message: str = ""
+
+
+class Progress:
+    """Counts outcomes and reports them; thread-safe, and a context manager.
+
+    Args:
+        todo_tokens: tokens still to be extracted, for the ETA.
+        stored_before: samples that the store held at the start.
+        disks: where the job writes, by what it writes there; their free space is told.
+    """
+
+    def __init__(
+        self,
+        run_path: Path,
+        *,
+        asked: int,
+        todo_tokens: int,
+        already_done: int,
+        rejected: int,
+        failed_before: int,
+        stored_before: int,
+        disks: Mapping[str, Place] | None = None,
+        show: Callable[[ProgressState], None] | None = None,
+    ) -> None:
+        self._path = run_path / "progress.json"
+        self._asked, self._todo_tokens = asked, todo_tokens
+        self._already_done, self._rejected = already_done, rejected
+        self._failed, self._stored_before = failed_before, stored_before
+        self._ok = self._tokens = self._bytes = 0
+        self._last_index: int | None = None
+        self._request_s = 0.0
+        self._reasons: Counter[str] = Counter()
+        self._state: State = "running"
+        self._message = ""
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._started_at, self._started = time.time(), time.monotonic()
+        self._disks = dict(disks or {})
+        self.replicas: Callable[[], tuple[ReplicaState, ...]] = (
+            tuple  # who is at work, on a cluster
+        )
+        self._show = show or bar()
+        self.log = open_log(run_path / "extraction.log")
+        self._ticker = threading.Thread(target=self._tick, name="hslib-progress", daemon=True)
+
+    def __enter__(self) -> "Progress":
+        self._write()
+        self._ticker.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, _tb: object) -> None:
+        if kind is not None:
+            self._state = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed"
+            self._message = str(error)[:2000]
+        elif self._state == "running":
+            self._state = "finished"
+        self._stop.set()
+        self._ticker.join()
+        self._log_line()
+        if self._message:
+            self.log.error("%s: %s", self._state, self._message)
+        self._write()
+        close_log(self.log)
+
+    def interrupted(self, message: str) -> None:
+        """The job ends early because it was asked to."""
+        self._state, self._message = "interrupted", message
+
+    def stored(
+        self,
+        index: int | None,
+        num_tokens: int,
+        size_bytes: int,
+        request_s: float,
+        count: int = 1,
+    ) -> None:
+        """``count`` samples are committed, the last of them ``index``."""
+        with self._lock:
+            self._ok += count
+            self._tokens += num_tokens
+            self._bytes += size_bytes
+            self._last_index, self._request_s = index, request_s
+
+    def failed(self, index: int, num_tokens: int, check: str, reason: str) -> None:
+        with self._lock:
+            self._failed += 1
+            self._todo_tokens -= num_tokens
+            self._reasons[check] += 1
+        self.log.error("[%d] failed: %s", index, reason)
+
+    def snapshot(self) -> ProgressState:
+        """The state right now."""
+        free = free_bytes(self._disks)  # not under the lock: a file system may be slow to say
+        with self._lock:
+            elapsed = max(time.monotonic() - self._started, 1e-9)
+            rate = self._tokens / elapsed
+            left = self._todo_tokens - self._tokens
+            return ProgressState(
+                state=self._state,
+                pid=os.getpid(),
+                started_at=self._started_at,
+                updated_at=time.time(),
+                asked=self._asked,
+                ok=self._ok,
+                failed=self._failed,
+                rejected=self._rejected,
+                already_done=self._already_done,
+                stored=self._stored_before + self._ok,
+                num_tokens=self._tokens,
+                size_bytes=self._bytes,
+                samples_per_s=self._ok / elapsed,
+                tokens_per_s=rate,
+                mb_per_s=self._bytes / elapsed / 1e6,
+                eta_s=left / rate if rate else None,
+                last_index=self._last_index,
+                reasons=dict(self._reasons),
+                free_bytes=free,
+                replicas=self.replicas(),
+                message=self._message,
+            )
+
+    def _tick(self) -> None:
+        last_log = time.monotonic()
+        while not self._stop.wait(REFRESH_EVERY_S):
+            self._write()
+            if time.monotonic() - last_log >= LOG_EVERY_S:
+                last_log = time.monotonic()
+                self._log_line()
+
+    def _log_line(self) -> None:
+        self.log.info(log_line(self.snapshot(), self._request_s))
+
+    def _write(self) -> None:
+        state = self.snapshot()
+        try:
+            write_atomically(self._path, state.model_dump_json(indent=1).encode())
+        except OSError as error:  # a full disk must not hide the job's own error
+            self.log.warning("progress.json can't be written: %s", error)
+        self._show(state)
+
+
+def log_line(state: ProgressState, request_s: float | None) -> str:
+    """One progress line; ``{x}`` of the case study's log, with failures counted."""
+    eta = "?" if state.eta_s is None else f"{state.eta_s / 60:.0f}"
+    index = "-" if state.last_index is None else state.last_index
+    request = "" if request_s is None else f"req_time={request_s:.2f}s, "
+    replicas = f", {at_work(state)}" if state.replicas else ""
+    return (
+        f"[{index}] {state.ok} extracted ({state.stored} total), "
+        f"{state.samples_per_s:.2f} samples/s, {state.tokens_per_s:.0f} tok/s, "
+        f"{state.mb_per_s:.1f} MB/s, {request}ETA: {eta} min, "
+        f"failed: {state.failed}, {state.size_bytes / 1e9:.2f} GB{replicas}"
+    )
+
+
+def at_work(state: ProgressState) -> str:
+    """How many of a cluster's replicas are."""
+    count = sum(replica.state == "working" for replica in state.replicas)
+    return f"{count} of {len(state.replicas)} replicas at work"
+
+
+def open_log(path: Path) -> logging.Logger:
+    """A logger that appends to one file and flushes every line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    logger = logging.getLogger(f"hslib.job.{path}")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    close_log(logger)
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger.addHandler(handler)
+    return logger
+
+
+def close_log(logger: logging.Logger) -> None:
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
+        handler.close()
+
+
+def bar() -> Callable[[ProgressState], None]:
+    """A bar fit for where this runs: one HTML element in a notebook, tqdm in a terminal."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return _notebook_bar() if getattr(shell, "kernel", None) else _terminal_bar()
+
+
+def _notebook_bar() -> Callable[[ProgressState], None]:
+    """A bar that changes in place; what stays in the file names no time."""
+    from IPython.display import HTML
+
+    live = LiveOutput()
+
+    def show(state: ProgressState) -> None:
+        done = state.ok + state.failed + state.rejected + state.already_done
+        rate = ""
+        if state.state == "running":
+            rate = f", {state.samples_per_s:.1f} samples/s, {state.mb_per_s:.1f} MB/s"
+            rate += f", {at_work(state)}" if state.replicas else ""
+        text = (
+            f"{state.state}: {state.ok} extracted, {state.already_done} already done, "
+            f"{state.failed} failed, {state.rejected} rejected of {state.asked}{rate}"
+        )
+        content = HTML(
+            f'<progress value="{done}" max="{max(state.asked, 1)}" style="width:20em"></progress> '
+            f"<span>{html.escape(text)}</span>"
+        )
+        live.show(content, is_last=state.state != "running")
+
+    return show
+
+
+def _terminal_bar() -> Callable[[ProgressState], None]:
+    import tqdm
+
+    line: Any = None
+
+    def show(state: ProgressState) -> None:
+        nonlocal line
+        if line is None:
+            line = tqdm.tqdm(total=state.asked, unit="sample", disable=None)
+        line.n = state.ok + state.failed + state.rejected + state.already_done
+        line.set_postfix_str(f"failed {state.failed}, {state.mb_per_s:.1f} MB/s")
+        if state.state != "running":
+            line.close()
+
+    return show
+
+
+def free_bytes(disks: Mapping[str, Place]) -> dict[str, int]:
+    """What is free on each file system; one that can't be asked, or is none, is left out."""
+    found = {}
+    for name, path in disks.items():
+        try:
+            space = os.statvfs(path)
+        except OSError:
+            continue
+        found[name] = space.f_bavail * space.f_frsize
+    return found
+
+
+def read_progress(run_path: Path) -> ProgressState | None:
+    """``progress.json`` of a run, None when there is none."""
+    try:
+        return ProgressState.model_validate_json((run_path / "progress.json").read_bytes())
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,86 @@
+"""Where a model's files are: in a folder, or in the Hugging Face hub's cache under an id.
+
+``Qwen/Qwen3-8B`` is looked up in the cache first, and fetched only when what is wanted of it is
+not there; so a job that ran once runs again without a network, on the same revision.
+"""
+
+import re
+from pathlib import Path
+from typing import Literal
+
+from hslib.errors import ParameterError
+
+Part = Literal["weights", "config", "tokenizer"]
+
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_CACHED = re.compile(r"models--(?P<owner>[^/]+?)--(?P<name>[^/]+)/snapshots/")
+_SMALL = ("*.json", "*.jinja", "*.model", "*.py", "*.tiktoken", "*.txt")
+_SECOND_COPIES = ("consolidated*", "metal/*", "onnx/*", "original/*", "*.gguf")
+
+
+def local_folder(model: str | Path, part: Part = "weights") -> Path:
+    """The absolute folder that holds a model; ``~`` and relative paths are taken as in a shell.
+
+    Args:
+        model: a path, or an id of the hub such as ``Qwen/Qwen3-8B``. A folder of that name wins.
+        part: what must be there: the config, the tokenizer, or the weights too.
+
+    Raises:
+        ParameterError: an id that is neither in the cache nor to be fetched.
+    """
+    path = Path(model).expanduser()
+    if path.exists() or not _ID.fullmatch(str(model)):
+        return path.absolute()
+    return _cached(str(model), part) or _fetched(str(model), part)
+
+
+def how_to_fetch(path: Path) -> str:
+    """The command that fetches a folder of the hub's cache again; "" for other folders."""
+    found = _CACHED.search(f"{path.absolute()}/")
+    return f"hf download {found['owner']}/{found['name']}" if found else ""
+
+
+def _cached(model: str, part: Part) -> Path | None:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(model, local_files_only=True))
+    except (HFValidationError, LocalEntryNotFoundError):
+        return None
+    return folder if _holds(folder, part) else None
+
+
+def _fetched(model: str, part: Part) -> Path:
+    import httpx
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
+
+    wanted = (*_SMALL, "*.safetensors") if part == "weights" else _SMALL
+    try:
+        found = snapshot_download(
+            model, allow_patterns=list(wanted), ignore_patterns=list(_SECOND_COPIES)
+        )
+    except (OSError, httpx.HTTPError, HFValidationError) as error:  # most are OSErrors
+        why = str(error).strip().splitlines()[0]
+    else:
+        # without a network the cache's folder is given again, whatever it lacks
+        if _holds(Path(found), part):
+            return Path(found)
+        why = f"its files in the cache lack the {part}"
+    raise ParameterError(
+        f"model {model} is no folder here, and can't be had from the hub: {why}",
+        fix=f"run `hf download {model}` where there is a network (`hf auth login` first if it is "
+        "gated), or give the path of a local folder",
+    )
+
+
+def _holds(folder: Path, part: Part) -> bool:
+    from hslib.model.weights import missing_files
+
+    if part == "tokenizer":
+        return any(folder.glob("*token*")) or any(folder.glob("*.model"))
+    has_config = (folder / "config.json").is_file()
+    if part == "config":
+        return has_config
+    return has_config and any(folder.glob("*.safetensors")) and not missing_files(folder)

@@ -1,0 +1,271 @@
+"""An executed notebook as one HTML file without code, fit to be sent: verdict first, no secrets.
+
+Also of a notebook that failed or was cut off: then with the error and the cell. What
+:mod:`hslib.notebook.report.scrub` recognises is taken out before anything is rendered.
+"""
+
+import html
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hslib.errors import HslibError
+from hslib.notebook.report.notebook_file import (
+    Heading,
+    Parameter,
+    State,
+    headings,
+    parameters_of,
+    state_of,
+    title_of,
+    verdict_of,
+    without_code,
+)
+from hslib.notebook.report.scrub import Scrubber, hosts_in_urls
+from hslib.store.manifest import write_atomically
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_PACKAGES = ("hslib", "sglang", "torch", "transformers", "numpy", "pandas", "matplotlib")
+_WORDS: dict[str, str] = {
+    "ok": "Ran to the end",
+    "failed": "FAILED",
+    "unfinished": "Did not run to the end",
+}
+
+
+class ReportError(HslibError):
+    """A report can't be made of this."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A written report; ``verdict`` is the notebook's own, or its error."""
+
+    path: Path
+    title: str
+    state: State
+    verdict: str
+
+    @property
+    def is_good(self) -> bool:
+        return self.state == "ok"
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What the template shows around the cells."""
+
+    title: str
+    state: State
+    words: str
+    verdict: str
+    failed_cell: int
+    headings: Sequence[Heading]
+    parameters: Sequence[Parameter]
+    versions: dict[str, str]
+
+
+def write_report(
+    notebook: Path, target: Path | None = None, scrubber: Scrubber | None = None
+) -> Report:
+    """Render a notebook to ``target`` (default: its name with ``.html``, beside it).
+
+    Raises:
+        ReportError: not a notebook, or one that was never run.
+    """
+    nb = _read(notebook)
+    words = json.dumps(nb)
+    known = (scrubber or Scrubber.of_this_machine()).knowing(hosts=hosts_in_urls(words))
+    nb = _scrubbed(nb, known)
+    content = _content(nb, notebook.stem)
+    page = _render(without_code(nb), content)
+    path = target or notebook.with_suffix(".html")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, page.encode())
+    return Report(path, content.title, content.state, content.verdict)
+
+
+def _read(notebook: Path) -> Any:
+    import nbformat
+
+    try:
+        nb = nbformat.read(notebook, as_version=4)
+    except FileNotFoundError:
+        raise ReportError("there is no such notebook", path=str(notebook)) from None
+    except (nbformat.reader.NotJSONError, nbformat.ValidationError) as error:
+        raise ReportError(f"not a notebook: {error}"[:300], path=str(notebook)) from error
+    if not any(cell.get("execution_count") for cell in nb.cells if cell.cell_type == "code"):
+        raise ReportError(
+            "the notebook was never run: there is nothing to report",
+            path=str(notebook),
+            fix="run it by papermill, or in JupyterLab and save it",
+        )
+    return nb
+
+
+def _scrubbed(nb: Any, scrubber: Scrubber) -> Any:
+    """Every text of the notebook cleaned; images stay, metadata but for tags goes."""
+    import nbformat
+
+    cells = []
+    for cell in nb.cells:
+        kept = {"tags": cell.metadata.get("tags", [])}
+        cell = nbformat.from_dict({**cell, "metadata": kept})
+        cell.source = scrubber.clean(cell.source)
+        if cell.cell_type == "code":
+            cell.outputs = [_scrubbed_output(output, scrubber) for output in cell.outputs]
+        cells.append(cell)
+    language = nb.metadata.get("language_info", {}).get("version", "")
+    metadata = {"language_info": {"name": "python", "version": language}}
+    return nbformat.from_dict({**nb, "cells": cells, "metadata": metadata})
+
+
+def _scrubbed_output(output: Any, scrubber: Scrubber) -> Any:
+    import nbformat
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, str):
+            return scrubber.clean(_plain(value))
+        return [clean(part) for part in value] if isinstance(value, list) else value
+
+    cleaned = dict(output)
+    for name in ("text", "ename", "evalue"):
+        if name in cleaned:
+            cleaned[name] = clean(cleaned[name])
+    if "traceback" in cleaned:  # joined: what is to be hidden may span two lines
+        cleaned["traceback"] = clean("\n".join(cleaned["traceback"])).split("\n")
+    if "data" in cleaned:
+        cleaned["data"] = {
+            kind: value if kind.startswith("image/") and "svg" not in kind else clean(value)
+            for kind, value in cleaned["data"].items()
+            if kind in _SHOWN
+        }
+        if "text/html" in cleaned["data"]:
+            cleaned["data"]["text/html"] = _SCRIPT.sub("", cleaned["data"]["text/html"])
+        cleaned["metadata"] = {}
+    return nbformat.from_dict(cleaned)
+
+
+_SHOWN = {"text/html", "text/markdown", "text/latex", "text/plain"}  # what can be scrubbed
+_SHOWN |= {"image/png", "image/jpeg", "image/svg+xml"}
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_SCRIPT = re.compile(r"(?is)<script\b.*?</script\s*>|<link\b[^>]*>|<iframe\b.*?</iframe\s*>")
+
+
+def _plain(text: str) -> str:
+    """Without terminal colours: they would part a secret from its name."""
+    return _ANSI.sub("", text)
+
+
+def _content(nb: Any, name: str) -> _Content:
+    state, failed_cell = state_of(nb)
+    return _Content(
+        title=title_of(nb) or name,
+        state=state,
+        words=_WORDS[state],
+        verdict=verdict_of(nb),
+        failed_cell=failed_cell,
+        headings=headings(nb),
+        parameters=parameters_of(nb),
+        versions=_versions(nb),
+    )
+
+
+def _versions(nb: Any) -> dict[str, str]:
+    """Of the kernel's Python, and of the packages that are installed where this is rendered."""
+    from importlib import metadata
+
+    found = {"python": nb.metadata.language_info.version or "unknown"}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _render(nb: Any, content: _Content) -> str:
+    from nbconvert import HTMLExporter
+
+    exporter = HTMLExporter(
+        template_name="report",
+        extra_template_basedirs=[str(_TEMPLATES)],
+        exclude_input_prompt=True,
+        exclude_output_prompt=True,
+        anchor_link_text="",  # headings keep their ids, for the contents list
+        embed_images=True,
+    )
+    style = (_TEMPLATES / "report/style.css").read_text()
+    page, _ = exporter.from_notebook_node(
+        nb, resources={"hslib_report": content, "hslib_style": style}
+    )
+    return str(page)
+
+
+def write_reports(path: Path) -> list[Report]:
+    """Reports of one notebook, or of every notebook in a run's directory, and their index.
+
+    Raises:
+        ReportError: there is no executed notebook.
+    """
+    if path.is_dir():
+        notebooks = sorted(path.glob("*.ipynb"))
+        if not notebooks:
+            raise ReportError(
+                "no notebook lies here",
+                path=str(path),
+                fix="give papermill an output in the run's directory, such as runs/demo/job.ipynb",
+            )
+    else:
+        notebooks = [path]
+    reports = [write_report(notebook) for notebook in notebooks]
+    write_index(notebooks[0].parent)
+    return reports
+
+
+def write_index(folder: Path) -> Path:
+    """``index.html`` over all reports in a directory, read back from the reports themselves."""
+    from bs4 import BeautifulSoup
+
+    rows = []
+    for file in sorted(folder.glob("*.html")):
+        page = BeautifulSoup(file.read_text(encoding="utf-8"), "html.parser")
+        told = {
+            name: str(tag["content"])
+            for name in ("hslib-state", "hslib-verdict")
+            if (tag := page.find("meta", {"name": name}))
+        }
+        if "hslib-state" in told:
+            title = page.title.get_text() if page.title else file.stem
+            rows.append(_index_row(file.name, title, told["hslib-state"], told["hslib-verdict"]))
+    path = folder / "index.html"
+    write_atomically(path, _index_page(rows).encode())
+    return path
+
+
+def _index_row(name: str, title: str, state: str, verdict: str) -> str:
+    words = _WORDS.get(state, state)
+    return (
+        f'<tr><th><a class="report" href="{html.escape(name)}">{html.escape(title)}</a></th>'
+        f'<td class="{html.escape(state)}">{words}</td>'
+        f'<td class="words">{html.escape(verdict)}</td></tr>'
+    )
+
+
+def _index_page(rows: Iterable[str]) -> str:
+    style = (_TEMPLATES / "report/style.css").read_text()
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>Reports of this run</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
+        '<input type="checkbox" id="other-theme">'
+        '<label for="other-theme" title="light or dark">◐</label>\n'
+        '<div class="page" style="grid-template-columns: minmax(0, 1fr)"><main>\n'
+        '<h1>Reports of this run</h1>\n<table class="facts">\n'
+        "<thead><tr><th>report</th><th>state</th><th>verdict</th></tr></thead>\n<tbody>\n"
+        + "\n".join(rows)
+        + "\n</tbody>\n</table>\n</main></div>\n</body>\n</html>\n"
+    )

@@ -1,0 +1,406 @@
+"""The notebooks' parameters as pydantic models; an unknown name is an error.
+
+Names and defaults here and in a notebook's ``parameters`` cell are the same contract (a
+test compares them).
+"""
+
+import difflib
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import pydantic
+from pydantic import Field
+
+from hslib import demo
+from hslib.errors import ParameterError
+from hslib.model.hub import local_folder
+from hslib.store.url import Place, read_place
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+def _layers_text(value: Any) -> Any:
+    """papermill hands one boundary over as a number, and a list where one was written."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return ",".join(map(str, value)) if isinstance(value, list) else value
+
+
+Layers = Annotated[str, pydantic.BeforeValidator(_layers_text)]
+
+
+class Parameters(pydantic.BaseModel):
+    """What every notebook has: ``run_dir`` holds all that a run makes."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    run_dir: str = "runs/demo"
+
+    @property
+    def run_path(self) -> Path:
+        """``run_dir``, absolute; below ``$HSLIB_RUNS_ROOT`` when that is set, else as usual."""
+        return Path(os.environ.get("HSLIB_RUNS_ROOT", ""), self.run_dir).absolute()
+
+    @classmethod
+    def from_values(cls, values: dict[str, Any]) -> Self:
+        """Build from a notebook's names and values.
+
+        Raises:
+            ParameterError: an unknown name (with the nearest known one), or a bad value.
+        """
+        known = set(cls.model_fields)
+        for name in values:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]!r}?" if near else f"known are {sorted(known)}"
+                raise ParameterError(f"unknown parameter {name!r}", fix=hint)
+        try:
+            return cls(**values)
+        except pydantic.ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(map(str, first["loc"])) or "parameters"
+            raise ParameterError(
+                f"parameter {name!r}: {first['msg']}", got=first.get("input"), fix="correct it"
+            ) from error
+
+
+class ServerParameters(Parameters):
+    """Notebook 02, and the server that notebook 03 starts for itself.
+
+    ``chunked_prefill_size``: tokens, -1 = off. ``port`` 0 = a free one. ``context_length``
+    tokens, 0 = the model's own. ``dump_budget_gb`` 0 = 80 % of what the dump directory's file
+    system has free; ``concurrency`` rows of the longest kind (``longest_sample`` tokens, 0 = the
+    context length) must fit into it. ``api_key_env`` names an environment variable; the key
+    itself is never written anywhere. ``python`` is the interpreter that runs the server, empty =
+    this one. ``for_job``: the next job that ends stops it. ``store_final``: whether the final state
+    is stored beside the ``layers``. ``accept_unwitnessed``: go on where no layer testifies that a
+    state is what it claims to be; the store then says so.
+    """
+
+    action: Literal["demo", "start", "status", "stop"] = "demo"
+    model_path: str = ""
+    layers: Layers = "auto"
+    host: str = "127.0.0.1"
+    port: Port = 0
+    tp_size: int = Field(1, ge=1)
+    dp_size: int = Field(1, ge=1)
+    context_length: int = Field(0, ge=0)
+    chunked_prefill_size: int = Field(-1, ge=-1)
+    dump_dir: str = ""
+    dump_budget_gb: float = Field(0.0, ge=0)
+    concurrency: int = Field(4, ge=1)
+    longest_sample: int = Field(0, ge=0)
+    dump_all: bool = False
+    store_final: bool = True
+    accept_unwitnessed: bool = False
+    extra_args: list[str] = Field(default_factory=list)
+    api_key_env: str = ""
+    python: str = ""
+    start_timeout_s: float = Field(1800.0, gt=0)
+    for_job: bool = False
+
+    @property
+    def model_folder(self) -> Path:
+        """The model's folder, absolute; an id of the hub is looked up, and fetched if need be."""
+        return local_folder(self.model_path) if self.model_path else demo.model_path()
+
+    @property
+    def dump_path(self) -> Path:
+        """The dump directory; by default one in tmpfs that belongs to this run alone."""
+        return dump_path(self.dump_dir, self.run_path)
+
+    @property
+    def api_key(self) -> str:
+        """The key out of the environment.
+
+        Raises:
+            ParameterError: the named variable is not set.
+        """
+        return read_api_key(self.api_key_env)
+
+
+class ExtractionParameters(Parameters):
+    """Notebook 03. ``server_url`` empty = the run's server, else one started for the job; a list
+    names several, with a ``dump_dir`` each, or one that they share.
+
+    ``concurrency``: requests in flight. ``max_tokens`` 0 = the server's limit. ``limit`` 0 =
+    all rows. ``resume_check``: what a stored sample must pass to count as done.
+    ``store_dir``: a directory, or ``s3://bucket/prefix`` (see :class:`StoreParameters`).
+    ``max_attempts``: tries a sample. ``max_zero_mask_share``: the job refuses when more of the
+    rows than this train nothing. ``on_changed_rows``: rows whose ids or mask differ from what
+    was stored stop the job, or are extracted again. ``samples_per_request``: short rows share
+    a request up to this many, or ``tokens_per_request`` tokens. ``server_wait_s``: how long a
+    server that went away may take to come back.
+
+    ``ray_address``: empty = the job runs in this process; ``local`` = on a Ray started here, else
+    on the cluster at that address, with ``num_replicas`` servers, each started where its GPUs
+    are. ``tp_size``, ``context_length`` (tokens, 0 = the model's own) and ``extra_args`` are for
+    servers that the job starts; ``store_final`` and ``accept_unwitnessed`` as in
+    :class:`ServerParameters`.
+    """
+
+    dataset_path: str = ""
+    model_path: str = ""
+    layers: Layers = "auto"
+    server_url: str | list[str] = ""
+    dump_dir: str | list[str] = ""
+    store_dir: str = ""
+    ray_address: str = ""
+    num_replicas: int = Field(1, ge=1)
+    tp_size: int = Field(1, ge=1)
+    context_length: int = Field(0, ge=0)
+    extra_args: list[str] = Field(default_factory=list)
+    store_final: bool = True
+    accept_unwitnessed: bool = False
+    scan_scope: Literal["request", "directory"] = "request"
+    concurrency: int = Field(16, ge=1, le=1024)
+    max_tokens: int = Field(0, ge=0)
+    limit: int = Field(0, ge=0)
+    strict: bool = False
+    retry_failed: bool = False
+    resume_check: Literal["size", "deep"] = "size"
+    shard_index: int = Field(0, ge=0)
+    num_shards: int = Field(1, ge=1)
+    max_attempts: int = Field(3, ge=1)
+    max_zero_mask_share: float = Field(0.1, ge=0, le=1)
+    on_changed_rows: Literal["refuse", "redo"] = "refuse"
+    samples_per_request: int = Field(8, ge=1)
+    tokens_per_request: int = Field(2048, ge=1)
+    max_failures_in_a_row: int = Field(20, ge=1)
+    server_wait_s: float = Field(600.0, ge=0)
+    request_timeout_s: float = Field(600.0, gt=0)
+    dump_timeout_s: float = Field(60.0, gt=0)
+    api_key_env: str = ""
+
+    @pydantic.model_validator(mode="after")
+    def _shard_is_one_of_them(self) -> Self:
+        if self.shard_index >= self.num_shards:
+            raise ValueError(
+                f"shard_index {self.shard_index} is not one of 0..{self.num_shards - 1}"
+            )
+        return self
+
+    @property
+    def model_folder(self) -> Path:
+        """The model's folder, absolute; an id of the hub is looked up, and fetched if need be."""
+        return local_folder(self.model_path) if self.model_path else demo.model_path()
+
+    @property
+    def dataset_file(self) -> Path:
+        return Path(self.dataset_path) if self.dataset_path else demo.dataset_path()
+
+    @property
+    def server_urls(self) -> list[str]:
+        """The servers that are named; none when the run's own is meant."""
+        urls = [self.server_url] if isinstance(self.server_url, str) else self.server_url
+        return [url for url in urls if url]
+
+    @pydantic.model_validator(mode="after")
+    def _each_server_has_a_dump_directory(self) -> Self:
+        if isinstance(self.dump_dir, list) and len(self.dump_dir) != len(self.server_urls):
+            raise ValueError(
+                f"dump_dir has {len(self.dump_dir)} entries, server_url {len(self.server_urls)}: "
+                "name one for each, or one that all share"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _a_cluster_starts_its_own_servers(self) -> Self:
+        if self.num_replicas > 1 and not self.ray_address:
+            raise ValueError(
+                f"num_replicas = {self.num_replicas} needs a ray_address ('local', or a cluster's)"
+            )
+        if self.ray_address and self.server_urls:
+            raise ValueError(
+                "ray_address and server_url exclude each other: a cluster's replicas start their "
+                "own servers"
+            )
+        if self.ray_address and isinstance(self.dump_dir, list):
+            raise ValueError(
+                "with a ray_address name one dump_dir, below which each replica has one"
+            )
+        if self.ray_address and self.scan_scope == "directory":
+            raise ValueError('scan_scope "directory" is for servers that somebody else runs')
+        return self
+
+    @pydantic.field_validator("store_dir")
+    @classmethod
+    def _store_is_a_place(cls, text: str) -> str:
+        return checked_place(text)
+
+    @property
+    def store_path(self) -> Place:
+        return store_place(self.store_dir, self.run_path)
+
+    @property
+    def dump_paths(self) -> list[Path]:
+        """A dump directory for each server."""
+        if isinstance(self.dump_dir, list):
+            return [dump_path(name, self.run_path) for name in self.dump_dir]
+        return [dump_path(self.dump_dir, self.run_path)] * max(1, len(self.server_urls))
+
+    @property
+    def api_key(self) -> str:
+        return read_api_key(self.api_key_env)
+
+
+class StoreParameters(Parameters):
+    """What notebooks that read a store have: ``store_dir`` empty = the run's own.
+
+    ``s3://bucket/prefix`` is a store in a bucket; region, endpoint and credentials are botocore's
+    affair, which reads them from its environment variables and files. No parameter holds them.
+    """
+
+    store_dir: str = ""
+
+    @pydantic.field_validator("store_dir")
+    @classmethod
+    def _store_is_a_place(cls, text: str) -> str:
+        return checked_place(text)
+
+    @property
+    def store_path(self) -> Place:
+        return store_place(self.store_dir, self.run_path)
+
+    @property
+    def is_demo(self) -> bool:
+        """Whether the run is the default one, which may be made when it is not there."""
+        return not self.store_dir and self.run_dir == Parameters().run_dir
+
+
+class StatisticsParameters(StoreParameters):
+    """Notebook 04. ``sample_limit`` 0 = all stored samples.
+
+    ``dataset_path``: the rows of the whole job, by whose lengths a part of it is extrapolated;
+    empty = by the number of rows alone. ``compress_mb``: how much of the store is compressed to see
+    what comes of it.
+    """
+
+    sample_limit: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0)
+    dataset_path: str = ""
+    compress_mb: int = Field(64, ge=1)
+
+    def title(self, samples: int, stored: int = 0) -> str:
+        """What a figure says of where its numbers are from."""
+        of = f" of {stored:,}" if stored > samples else ""
+        return f"{self.run_path.name}, {samples:,}{of} samples"
+
+
+class ProbeParameters(StoreParameters):
+    """Notebook 05. With ``server_url`` the dataset's first rows are extracted from that server
+    and its log probabilities are asked for; otherwise a store is read.
+
+    ``reference_path``: the model's folder, empty = the one that the manifest names.
+    ``num_rows``: the shortest ones of at least ``min_tokens``. ``max_layers``: how many of the
+    reference's layers to load; -1 = as many as fit into memory, 0 = its output head alone.
+    """
+
+    server_url: str = ""
+    dump_dir: str = ""
+    dataset_path: str = ""
+    layers: Layers = "auto"
+    reference_path: str = ""
+    num_rows: int = Field(4, ge=1)
+    min_tokens: int = Field(64, ge=2)
+    max_layers: int = Field(-1, ge=-1)
+    api_key_env: str = ""
+
+    @property
+    def api_key(self) -> str:
+        return read_api_key(self.api_key_env)
+
+
+class DiagnosisParameters(Parameters):
+    """Notebook 01. Without ``log_path`` and ``store_dir``, the case study's log; without
+    ``dataset_path`` and ``tokenizer_path``, the demo's.
+
+    ``log_path``: a log, a journal, or a dump directory. ``slow_tokenizer`` compares the
+    Python implementation too. ``sample_limit``: rows that are tokenized again, 0 = all.
+    ``trust_remote_code``: run the tokenizer folder's own code.
+    """
+
+    log_path: str = ""
+    store_dir: str = ""
+    dataset_path: str = ""
+    tokenizer_path: str = ""
+    server_url: str = ""
+    slow_tokenizer: bool = False
+    sample_limit: int = Field(256, ge=0)
+    trust_remote_code: bool = False
+    api_key_env: str = ""
+
+    @property
+    def evidence_path(self) -> Path:
+        """What says what was got."""
+        return Path(self.store_dir or self.log_path or demo.case_study_path())
+
+    @property
+    def dataset_file(self) -> Path:
+        return Path(self.dataset_path) if self.dataset_path else demo.dataset_path()
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        if not self.tokenizer_path:
+            return demo.model_path()
+        return local_folder(self.tokenizer_path, "tokenizer")
+
+    @property
+    def api_key(self) -> str:
+        return read_api_key(self.api_key_env)
+
+
+class ExportParameters(StoreParameters):
+    """Notebook 06. ``export_dir`` empty = one in the run for each trainer.
+
+    ``model_path`` empty = the one that the manifest names. ``draft_vocab_size`` 0 = the model's
+    whole vocabulary. ``num_steps``: of the drafter trained here; 0 = export only.
+    """
+
+    trainer: Literal["speculators", "specforge"] = "speculators"
+    export_dir: str = ""
+    model_path: str = ""
+    draft_vocab_size: int = Field(320, ge=0)
+    num_steps: int = Field(200, ge=0)
+    seed: int = 0
+
+    @property
+    def export_path(self) -> Path:
+        default = self.run_path / "export" / self.trainer
+        return Path(self.export_dir).absolute() if self.export_dir else default
+
+
+def checked_place(store_dir: str) -> str:
+    """``store_dir`` itself. Raises :class:`ParameterError` for a URL that is none of a store."""
+    read_place(store_dir)
+    return store_dir
+
+
+def store_place(store_dir: str, run_path: Path) -> Place:
+    """``store_dir``, absolute where it is a directory; empty = the run's own."""
+    place = read_place(store_dir) if store_dir else run_path / "store"
+    return place.absolute() if isinstance(place, Path) else place
+
+
+def dump_path(dump_dir: str, run_path: Path) -> Path:
+    """``dump_dir``, or a directory in /dev/shm named after the run (its path's hash)."""
+    if dump_dir:
+        return Path(dump_dir).absolute()
+    import xxhash
+
+    name = f"hslib-{os.getuid()}-{xxhash.xxh3_64_hexdigest(str(run_path).encode())[:12]}"
+    shared_memory = Path("/dev/shm")
+    return (shared_memory if shared_memory.is_dir() else run_path) / name
+
+
+def read_api_key(variable: str) -> str:
+    """The value of an environment variable; "" when no variable is named."""
+    if not variable:
+        return ""
+    if variable not in os.environ:
+        raise ParameterError(
+            f"api_key_env names {variable!r}, which is not set",
+            fix=f"export {variable}=... before starting Jupyter, or leave api_key_env empty",
+        )
+    return os.environ[variable]

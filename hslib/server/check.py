@@ -1,0 +1,164 @@
+"""Proof that a server really captures: its plugin's word, its settings, one canary request.
+
+A server whose plugin did not load answers 200 and dumps nothing; nothing short of a dump
+that comes back and validates shows that it works.
+"""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from hslib.dataset import Sample
+from hslib.errors import DumpError, RequestError, ServerError
+from hslib.model.identity import Canary, canary_ids, take_canary
+from hslib.server.client import ServerClient, ServerSettings
+from hslib.server.dumps import DumpDir, Expected, PluginInfo, request_id, validate
+
+_CANARY_TOKENS = 8
+_CANARY_INDEX = 999_999_999
+_NO_PLUGIN = (
+    "the server runs without the hs_dump plugin: install ./patches/hs_dump into its "
+    "interpreter, set SGLANG_HS_DUMP_DIR to this dump directory, and leave SGLANG_PLUGINS unset "
+    "or list hs_dump in it"
+)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What a proven server is."""
+
+    plugin: PluginInfo
+    settings: ServerSettings
+    canary: Canary | None = None  # None: not recorded
+    mark: tuple[int, int] = (0, 0)  # of plugin.json when it was read
+
+    @property
+    def expected(self) -> Expected:
+        return self.plugin.expected
+
+    def facts(self) -> dict[str, str]:
+        """What was proven, for a table; the same on every host."""
+        plugin, settings = self.plugin, self.settings
+        facts = {
+            "SGLang, plugin": f"{plugin.sglang_version}, hs_dump {plugin.plugin_version}",
+            "model": f"{plugin.model_class}: {plugin.num_layers} layers, hidden size "
+            f"{plugin.hidden_size}, vocabulary {plugin.vocab_size}",
+            "boundaries": ", ".join(map(str, plugin.boundaries)) or "none",
+            "final": "after the last norm" if plugin.stores_final else "not stored",
+            "states": plugin.witness_sentence(),
+            "dtype": plugin.dtype,
+            "prefix cache": "off" if settings.disable_radix_cache else "ON",
+            "speculative decoding": settings.speculative_algorithm or "off",
+            "cutting of long rows": "ON" if settings.allow_auto_truncate else "off",
+            "chunked prefill": f"{settings.chunked_prefill_size} tokens"
+            if (settings.chunked_prefill_size or -1) > 0
+            else "off",
+            "longest row": f"{settings.max_req_input_len:,} tokens",
+            "canary request": "dumped, witnessed at every token, removed",
+        }
+        if not plugin.weights_checked:
+            facts["missing tensors"] = "NOT LOOKED FOR: this load format goes past the check"
+        if plugin.accepted_missing:
+            facts["LACKS, by SGLANG_HS_DUMP_ACCEPT_MISSING"] = "; ".join(plugin.accepted_missing)
+        return facts
+
+
+def prove(
+    client: ServerClient, dumps: DumpDir, *, not_before: float = 0.0, timeout_s: float = 60.0
+) -> Proof:
+    """Prove one server, or say what keeps it from being proven.
+
+    Args:
+        not_before: unix seconds; an older plugin.json is another server's leftover.
+
+    Raises:
+        ServerError: with the cure.
+    """
+    plugin = check_plugin(dumps, not_before)
+    settings = client.settings()
+    problems = settings.problems()
+    if problems:
+        raise ServerError(
+            "the server's settings would make wrong dumps: " + "; ".join(problems),
+            fix="restart it so",
+        )
+    try:
+        # each data-parallel replica has a model of its own to be proven
+        own = range(plugin.replicas) if plugin.replicas > 1 else [None]
+        canary, *_ = [send_canary(client, dumps, plugin, timeout_s, replica) for replica in own]
+    except ServerError:
+        check_plugin(dumps, not_before)  # what the plugin says of its first pass says more
+        raise
+    mark = dumps.plugin_mark()  # the first pass has written its word anew
+    return Proof(check_plugin(dumps, not_before, proven=True), settings, canary, mark)
+
+
+def check_plugin(dumps: DumpDir, not_before: float = 0.0, *, proven: bool = False) -> PluginInfo:
+    """The plugin's word for a capture that works.
+
+    Args:
+        proven: a pass has been judged, so every stored state must have its proof by now.
+
+    Raises:
+        ServerError: no plugin.json, one from before, or one that names problems.
+    """
+    plugin = dumps.plugin()
+    if plugin is None or plugin.written_at < not_before:
+        age = "" if plugin is None else " (the one there is from an earlier server)"
+        raise ServerError(f"no plugin.json in {dumps.root}{age}", fix=_NO_PLUGIN)
+    if plugin.problems:
+        raise ServerError(
+            "the plugin can't capture on this server: " + "; ".join(plugin.problems),
+            fix="correct that and start the server again",
+            model_class=plugin.model_class,
+        )
+    if proven and len(plugin.capture) != len(plugin.boundaries) + plugin.stores_final:
+        raise ServerError(
+            f"hs_dump {plugin.plugin_version} does not say how each state was proven",
+            fix="install this version's plugin: pip install ./patches/hs_dump",
+        )
+    return plugin
+
+
+def send_canary(
+    client: ServerClient,
+    dumps: DumpDir,
+    plugin: PluginInfo,
+    timeout_s: float,
+    replica: int | None = None,
+) -> Canary:
+    """Send two rows in one request, and validate and remove their dumps.
+
+    One is of fresh random ids, which no earlier dump can be taken for; the other never changes,
+    and what it gives tells this model from another.
+
+    Raises:
+        ServerError: a dump did not come back, or is not its row's.
+    """
+    random, vocab_size = np.random.default_rng(), plugin.vocab_size
+    fresh = random.integers(0, vocab_size, size=_CANARY_TOKENS, dtype=np.int32)
+    samples = [
+        Sample(_CANARY_INDEX, "canary", ids, np.ones(len(ids), np.uint8))
+        for ids in (fresh, canary_ids(vocab_size))
+    ]
+    # a number of its own: another job may prove the same server with the same row just now
+    rids = [request_id(sample, int(random.integers(1 << 31))) for sample in samples]
+    started = time.monotonic()
+    try:
+        client.prefill([sample.input_ids for sample in samples], rids, replica)
+        for sample, rid in zip(samples, rids, strict=True):
+            dumps.wait(rid, timeout_s)
+            plugin = dumps.plugin() or plugin  # the first pass decided on each state's witness
+            validate(dumps.load(rid), sample, plugin.expected)
+        return take_canary(dumps.load(rids[-1]).hidden_states)
+    except (DumpError, RequestError) as error:
+        raise ServerError(
+            f"the canary request was not dumped right: {error.message}",
+            waited_s=round(time.monotonic() - started, 1),
+            dump_dir=str(dumps.root),
+            fix="is this the server that dumps into this directory? see its log",
+            **error.fields,
+        ) from error
+    finally:
+        dumps.clear(rids)

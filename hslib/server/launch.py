@@ -1,0 +1,399 @@
+"""Start, watch and stop one SGLang server that captures; its state is ``server.json``.
+
+The server is detached, in a process group of its own, and outlives the notebook that
+started it. Only that group is ever signalled, and only while its leader is the process
+that was started (same start time).
+"""
+
+import atexit
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pydantic
+
+from hslib.errors import HslibError, ServerError
+from hslib.parameters import ServerParameters, read_api_key
+from hslib.server import check as proof
+from hslib.server.client import ServerClient
+from hslib.server.dumps import DumpDir, PluginInfo
+from hslib.server.guard import watch_over
+from hslib.server.preflight import Plan, require
+from hslib.server.processes import is_alive, members, process_mark, stop_group
+from hslib.store.manifest import write_atomically
+
+_PATCHES = Path(__file__).parents[2] / "patches"
+_NO_LIBRARY = "/nonexistent/libnccl.so"
+_CPU_TOTAL_TOKENS = 65536  # KV pool on a CPU; SGLang's default would take most of the memory
+
+
+class ServerState(pydantic.BaseModel):
+    """``server.json``: enough to find, prove and stop the server again. Holds no secret."""
+
+    model_config = pydantic.ConfigDict(frozen=True, protected_namespaces=())
+
+    url: str
+    pid: int  # the process group's leader, and the group's id
+    process_mark: str  # which process has that id: boot and start time, see process_mark()
+    launched_at: float
+    model_path: str
+    boundaries: tuple[int, ...]
+    dump_dir: str
+    log: str
+    budget_bytes: int
+    api_key_env: str = ""
+    for_job: bool = False  # started by a job, and stopped when a job of this run ends
+
+
+def state_path(run_path: Path) -> Path:
+    return run_path / "server.json"
+
+
+def state_path_of(state: ServerState) -> Path:
+    return Path(state.log).with_name("server.json")
+
+
+def read_state(run_path: Path) -> ServerState | None:
+    """The run's server as recorded, whether or not it still lives."""
+    try:
+        return ServerState.model_validate_json(state_path(run_path).read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def start(
+    parameters: ServerParameters, on_progress: Callable[[str], None] = lambda _line: None
+) -> ServerState:
+    """Preflight, launch, wait until ready, prove; on any failure nothing is left behind.
+
+    Args:
+        on_progress: called with a line whenever there is news.
+
+    Raises:
+        ServerError: what is in the way, or how the server died, with its log's last lines.
+    """
+    running = read_state(parameters.run_path)
+    if running is not None and is_alive(running):
+        raise ServerError(
+            f"this run has a server already, at {running.url} (process {running.pid})",
+            fix="use it, or stop it first with action = 'stop'",
+        )
+    plan = require(parameters)
+    on_progress(f"starting SGLang {plan.interpreter.sglang_version} at port {plan.port}")
+    state = launch(plan)
+    if parameters.for_job:
+        watch_over(state)  # for the ends at which nothing else is called
+        atexit.register(stop_group, state, patience_s=0.0)
+    try:
+        wait_ready(state, parameters.start_timeout_s, on_progress)
+        prove(state)
+    except BaseException:
+        stop_group(state)
+        state_path(parameters.run_path).unlink(missing_ok=True)
+        raise
+    on_progress("ready: a canary request came back right")
+    return state
+
+
+def launch(plan: Plan) -> ServerState:
+    """Start the process; returns at once."""
+    parameters = plan.parameters
+    run_path = parameters.run_path
+    run_path.mkdir(parents=True, exist_ok=True)
+    (parameters.dump_path / "plugin.json").unlink(missing_ok=True)
+    log = run_path / "server.log"
+    launched_at = time.time()
+    pid = spawn(command(plan), environment(plan), log)
+    state = ServerState(
+        url=f"http://{parameters.host}:{plan.port}",
+        pid=pid,
+        process_mark=process_mark(pid),
+        launched_at=launched_at,
+        model_path=str(plan.model.path),
+        boundaries=plan.boundaries,
+        dump_dir=str(parameters.dump_path),
+        log=str(log),
+        budget_bytes=plan.budget_bytes,
+        api_key_env=parameters.api_key_env,
+        for_job=parameters.for_job,
+    )
+    try:
+        write_atomically(state_path(run_path), state.model_dump_json(indent=1).encode())
+    except BaseException:
+        stop_group(state, patience_s=0.0)  # nobody would find it again
+        raise
+    return state
+
+
+def spawn(arguments: list[str], variables: dict[str, str], log: Path) -> int:
+    """Start a process in a session of its own, its output in ``log``; returns its id."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            arguments,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    return process.pid
+
+
+def command(plan: Plan) -> list[str]:
+    """The server's command line. What capture depends on is fixed; ``extra_args`` come last."""
+    parameters = plan.parameters
+    arguments = {
+        "--model-path": str(plan.model.path),
+        "--host": parameters.host,
+        "--port": str(plan.port),
+        "--tp-size": str(parameters.tp_size),
+        "--dp-size": str(parameters.dp_size),
+        "--chunked-prefill-size": str(parameters.chunked_prefill_size),
+    }
+    if parameters.context_length:
+        arguments["--context-length"] = str(parameters.context_length)
+    if parameters.chunked_prefill_size == -1:
+        longest = parameters.context_length or plan.model.context_length
+        arguments["--max-prefill-tokens"] = str(max(16384, longest))
+    if plan.interpreter.cuda_devices == 0:
+        tokens = max(_CPU_TOTAL_TOKENS, 2 * parameters.context_length)
+        arguments |= {
+            "--device": "cpu",
+            "--attention-backend": "torch_native",
+            "--max-total-tokens": str(tokens),
+            # SGLang's own guess goes below zero on hosts of this size without chunked prefill
+            "--mem-fraction-static": "0.6",
+        }
+    # the plugin's hooks are Python in the model, which a replayed CUDA graph skips
+    flags = ["--disable-radix-cache", "--disable-prefill-cuda-graph"]
+    if plan.interpreter.cuda_devices == 0:
+        flags.append("--sleep-on-idle")  # an idle scheduler would keep a whole core busy
+    if plan.skip_tokenizer:
+        flags.append("--skip-tokenizer-init")  # requests carry ids; no tokenizer is needed
+    return [
+        plan.interpreter.path,
+        "-u",
+        "-m",
+        "sglang.launch_server",
+        *(part for pair in arguments.items() for part in pair),
+        *flags,
+        *parameters.extra_args,
+    ]
+
+
+def environment(plan: Plan) -> dict[str, str]:
+    """The server's environment: this process's, and the plugin's settings."""
+    parameters = plan.parameters
+    found = dict(os.environ)
+    found |= {
+        "PYTHONUNBUFFERED": "1",
+        "SGLANG_HS_DUMP_DIR": str(parameters.dump_path),
+        "SGLANG_HS_DUMP_BOUNDARIES": ",".join(map(str, plan.boundaries)),
+        "SGLANG_HS_DUMP_BUDGET_BYTES": str(plan.budget_bytes),
+        "SGLANG_HS_DUMP_ALL": "1" if parameters.dump_all else "",
+        "SGLANG_HS_DUMP_FINAL": "1" if parameters.store_final else "0",
+        "SGLANG_HS_DUMP_ACCEPT_UNWITNESSED": "1" if parameters.accept_unwitnessed else "",
+        "SGLANG_HS_API_KEY": parameters.api_key,
+    }
+    if parameters.context_length > plan.model.context_length:
+        found["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
+    if plan.interpreter.cuda_devices == 0:
+        path = [str(_PATCHES / "cpu_kernels"), *found.get("PYTHONPATH", "").split(os.pathsep)]
+        found["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
+        found["SGLANG_USE_CPU_ENGINE"] = "1"
+        # glibc maps every block over 32 MB anew and the kernel zeroes it: most of the time of
+        # a forward pass with wide states
+        found.setdefault("MALLOC_MMAP_MAX_", "0")
+        found.setdefault("MALLOC_TRIM_THRESHOLD_", str(1 << 40))
+        # waiting OpenMP threads soon leave their cores to the job's client
+        found.setdefault("GOMP_SPINCOUNT", "10000")
+        ranks = parameters.tp_size * parameters.dp_size
+        if ranks > 1:
+            cores = sorted(os.sched_getaffinity(0))
+            found.setdefault("SGLANG_CPU_OMP_THREADS_BIND", _cores_of_ranks(cores, ranks))
+            # only SGLang's own kernels bind; else each rank starts a thread for every core
+            found.setdefault("OMP_NUM_THREADS", str(max(1, len(cores) // ranks)))
+        if parameters.tp_size > 1:
+            # PyPI's torch brings a libnccl that loads without a GPU and then fails; where there
+            # is no library at all SGLang's ranks talk by gloo
+            found["SGLANG_NCCL_SO_PATH"] = _NO_LIBRARY
+    return found
+
+
+def _cores_of_ranks(cores: Sequence[int], ranks: int) -> str:
+    """``0|1``: SGLang's CPU engine wants them told when ranks outnumber the NUMA nodes."""
+    return "|".join(str(cores[rank % len(cores)]) for rank in range(ranks))
+
+
+def wait_ready(
+    state: ServerState, timeout_s: float, on_progress: Callable[[str], None] = lambda _line: None
+) -> None:
+    """Return when the server answers.
+
+    Raises:
+        ServerError: at once when it died (with the log's last lines), or when time is up.
+    """
+    deadline, last = time.monotonic() + timeout_s, ""
+    with client_of(state) as client:
+        while not client.is_up():
+            if not is_alive(state):
+                raise ServerError(
+                    f"the server died while starting; {state.log} ends:\n{tail(Path(state.log))}",
+                    fix=_plugin_complaint(state) or "read the log's last error",
+                )
+            if time.monotonic() > deadline:
+                raise ServerError(
+                    f"the server was not ready after {timeout_s:g} s; {state.log} ends:\n"
+                    f"{tail(Path(state.log))}",
+                    fix="raise start_timeout_s if it is still loading",
+                )
+            line = tail(Path(state.log), lines=1)[:160]
+            if line and line != last:
+                on_progress(line)
+                last = line
+            time.sleep(0.25)
+
+
+def _plugin_complaint(state: ServerState) -> str:
+    """What the plugin wrote about a server that it refused."""
+    found: dict[str, None] = {}
+    for path in sorted(Path(state.dump_dir).glob("plugin*.json")):  # one per replica
+        plugin = PluginInfo.model_validate_json(path.read_bytes())
+        if plugin.written_at >= state.launched_at:
+            found |= dict.fromkeys(plugin.problems)
+    return "; ".join(found)
+
+
+def prove(state: ServerState) -> proof.Proof:
+    """Prove the run's own server; also that its replicas all capture.
+
+    Raises:
+        ServerError: with the cure.
+    """
+    dumps = DumpDir(state.dump_dir)
+    with client_of(state) as client:
+        found = proof.prove(client, dumps, not_before=state.launched_at)
+    if found.plugin.boundaries != state.boundaries:
+        raise ServerError(
+            "the plugin captures other boundaries than asked for",
+            expected=state.boundaries,
+            got=found.plugin.boundaries,
+        )
+    check_replicas(state, found.plugin.replicas)
+    if found.plugin.pid not in [process.pid for process in members(state)]:
+        raise ServerError(
+            f"plugin.json was written by process {found.plugin.pid}, which is not this server's",
+            fix="another server dumps into this directory: give each its own dump_dir",
+        )
+    return found
+
+
+def check_replicas(state: ServerState, replicas: int) -> None:
+    """Every data-parallel replica must have hooked its own model, and proven its states.
+
+    Raises:
+        ServerError: the one that has not, or captures something else.
+    """
+    for rank in range(1, replicas):
+        path = Path(state.dump_dir) / f"plugin.dp{rank}.json"
+        try:
+            other = PluginInfo.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            other = None
+        fresh = other is not None and other.written_at >= state.launched_at and other.proven
+        if other is None or not fresh or other.problems or other.boundaries != state.boundaries:
+            raise ServerError(
+                f"replica {rank} of {replicas} does not capture as asked",
+                expected=state.boundaries,
+                got=other and (other.problems or other.boundaries),
+                fix="see server.log",
+            )
+
+
+def client_of(state: ServerState) -> ServerClient:
+    return ServerClient(state.url, read_api_key(state.api_key_env))
+
+
+def stop(run_path: Path) -> str:
+    """Stop the run's server and nothing else; says what was done."""
+    state = read_state(run_path)
+    if state is None:
+        return "this run has no server"
+    count = stop_group(state)
+    state_path(run_path).unlink(missing_ok=True)
+    if not count:
+        return f"the server at {state.url} was not running any more"
+    return f"stopped the server at {state.url} ({count} processes)"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an action came to: a sentence, and facts for a table."""
+
+    sentence: str
+    facts: dict[str, str]
+
+
+def act(
+    parameters: ServerParameters, on_progress: Callable[[str], None] = lambda _line: None
+) -> Outcome:
+    """Notebook 02's action: ``start``, ``status``, ``stop``, or ``demo`` = start, prove, stop.
+
+    Raises:
+        ServerError: see :func:`start`.
+    """
+    run_path = parameters.run_path
+    if parameters.action == "stop":
+        return Outcome(stop(run_path), {})
+    if parameters.action == "status":
+        facts = status(run_path)
+        return Outcome(f"The server of this run: {facts['server']}.", facts)
+    state = start(parameters, on_progress)
+    facts = prove(state).facts()
+    if parameters.action == "demo":
+        stop(run_path)
+        return Outcome(
+            "The server started, captured a canary request right, and was stopped again. "
+            'Run with action = "start" to keep it.',
+            facts,
+        )
+    return Outcome(f"The server captures at {state.url}; stop it with action = 'stop'.", facts)
+
+
+def status(run_path: Path) -> dict[str, str]:
+    """The run's server in a few words, for a table."""
+    state = read_state(run_path)
+    if state is None:
+        return {"server": "none in this run"}
+    alive = is_alive(state)
+    facts = {
+        "server": "running" if alive else "dead",
+        "url": state.url,
+        "model": state.model_path,
+        "boundaries": ", ".join(map(str, state.boundaries)),
+        "dump_dir": state.dump_dir,
+        "log": state.log,
+    }
+    if alive:
+        try:
+            with client_of(state) as client:
+                facts["answers"] = "yes" if client.is_up() else "no"
+        except HslibError as error:
+            facts["answers"] = error.message
+    return facts
+
+
+def tail(log: Path, lines: int = 25) -> str:
+    """The last lines of a log, without SGLang's page of arguments."""
+    try:
+        with log.open("rb") as handle:
+            size = handle.seek(0, os.SEEK_END)
+            handle.seek(max(0, size - 65536))
+            text = handle.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    kept = [line for line in text.splitlines() if line.strip() and "server_args=" not in line]
+    return "\n".join(line[:400] for line in kept[-lines:])

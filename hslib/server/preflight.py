@@ -1,0 +1,372 @@
+"""What would go wrong with a server, one clear line and its cure each, before it starts."""
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from hslib.errors import ParameterError, ServerError
+from hslib.job.forecast import DUMP_SHARE, state_bytes
+from hslib.model.folder import ModelInfo, read_model
+from hslib.model.hub import how_to_fetch
+from hslib.model.layers import parse_layers
+from hslib.model.weights import missing_files
+from hslib.parameters import ServerParameters
+from hslib.server.remote_code import TRUST_FLAG, ask_sglang, remote_files
+
+# Runs in the interpreter that would run the server: versions without imports, CUDA by driver.
+_PROBE = """
+import ctypes, importlib.metadata as m, json
+def version(name):
+    try: return m.version(name)
+    except m.PackageNotFoundError: return ""
+def devices():
+    try:
+        cuda, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+        cuda.cuInit(0); cuda.cuDeviceGetCount(ctypes.byref(count)); return count.value
+    except OSError: return 0
+plugins = [e.name for e in m.entry_points(group="sglang.srt.plugins")]
+found = dict(sglang=version("sglang"), hs_dump=version("hs-dump"), plugins=plugins, cuda=devices())
+print(json.dumps(found))
+"""
+
+# SGLang's switches with which a rank holds some tokens' states, or some layers', only.
+_SPLITTING = {
+    "--attn-dp-size",
+    "--attention-data-parallel-size",
+    "--enable-dp-attention",
+    "--attn-cp-size",
+    "--attention-context-parallel-size",
+    "--enable-prefill-cp",
+    "--pp-size",
+    "--pipeline-parallel-size",
+    "--enable-layernorm-sp",
+    "--enable-attn-tp-input-scattered",
+    "--enable-two-batch-overlap",
+    "--enable-pdmux",
+}
+# What would win over --disable-prefill-cuda-graph: a replayed graph skips the plugin's hooks.
+_GRAPHS = {"--cuda-graph-backend-prefill", "--cuda-graph-config"}
+_RANKS = {  # what has a parameter of its own, by which cores, memory and replicas are planned
+    "--tp-size": "tp_size",
+    "--tensor-parallel-size": "tp_size",
+    "--tp": "tp_size",
+    "--dp-size": "dp_size",
+    "--data-parallel-size": "dp_size",
+    "--dp": "dp_size",
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One obstacle and what to do about it."""
+
+    what: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  -> {self.cure}"
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The Python that will run the server."""
+
+    path: str
+    sglang_version: str
+    plugin_version: str
+    has_plugin: bool
+    cuda_devices: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about a start that is known beforehand."""
+
+    parameters: ServerParameters
+    interpreter: Interpreter
+    model: ModelInfo
+    boundaries: tuple[int, ...]
+    port: int
+    budget_bytes: int
+    skip_tokenizer: bool = False  # it is absent, or needs code that the server may not run
+
+    @property
+    def state_bytes_per_token(self) -> int:
+        """Bytes of states that one token takes: states x hidden size x 2."""
+        return state_bytes(self.num_states, self.model.hidden_size)
+
+    @property
+    def num_states(self) -> int:
+        return len(self.boundaries) + self.parameters.store_final
+
+
+def preflight(parameters: ServerParameters) -> tuple[Plan | None, list[Problem]]:
+    """Check everything; a plan when nothing is in the way, else all problems at once."""
+    problems: list[Problem] = []
+    interpreter = _check_interpreter(parameters, problems)
+    model, boundaries = _check_model(parameters, problems)
+    skip_tokenizer = _check_code(parameters, interpreter, model, problems)
+    port = _check_port(parameters, problems)
+    _check_key(parameters, problems)
+    _check_ranks(parameters, interpreter, problems)
+    root_ok = _check_dump_directory(parameters.dump_path, problems)
+    budget = _check_budget(parameters, model, boundaries, problems) if root_ok else 0
+    if problems or interpreter is None or model is None:
+        return None, problems
+    return Plan(parameters, interpreter, model, boundaries, port, budget, skip_tokenizer), []
+
+
+def facts(plan: Plan | None, problems: list[Problem]) -> dict[str, str]:
+    """The plan, or the problems, for a table."""
+    if plan is None:
+        return {f"problem {n}": str(problem) for n, problem in enumerate(problems, start=1)}
+    parameters, model = plan.parameters, plan.model
+    longest = parameters.longest_sample or parameters.context_length or model.context_length
+    return {
+        "interpreter": f"SGLang {plan.interpreter.sglang_version}, "
+        f"hs_dump {plan.interpreter.plugin_version}",
+        "model": f"{model.architecture}: {model.num_layers} layers, hidden size "
+        f"{model.hidden_size}, vocabulary {model.vocab_size}",
+        **({"layers counted": "; ".join(model.notes)} if model.notes else {}),
+        "boundaries to capture": ", ".join(map(str, plan.boundaries)) or "none",
+        "final state": "captured" if parameters.store_final else "not captured",
+        "bytes a token": f"{plan.state_bytes_per_token:,}",
+        "dump directory": f"yours, private, room for {parameters.concurrency} rows of "
+        f"{longest:,} tokens",
+        "port": "free",
+    }
+
+
+def require(parameters: ServerParameters) -> Plan:
+    """The plan, or :class:`ServerError` with every problem in its text."""
+    plan, problems = preflight(parameters)
+    if plan is None:
+        lines = "\n".join(f"- {problem}" for problem in problems)
+        raise ServerError(f"the server can't start:\n{lines}", fix="fix these and run again")
+    return plan
+
+
+def _check_interpreter(parameters: ServerParameters, problems: list[Problem]) -> Interpreter | None:
+    path = parameters.python or sys.executable
+    try:
+        run = subprocess.run([path, "-c", _PROBE], capture_output=True, text=True, timeout=60)
+        found = json.loads(run.stdout)
+    except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError) as error:
+        problems.append(
+            Problem(f"{path} does not run: {error}", "set python to an interpreter with sglang")
+        )
+        return None
+    if not found["sglang"]:
+        problems.append(
+            Problem(
+                f"no sglang in {path}, the interpreter that would run the server",
+                "pip install -r requirements.txt there, or set python to the one that has it",
+            )
+        )
+    has_plugin = "hs_dump" in found["plugins"]
+    if found["sglang"] and not has_plugin:
+        problems.append(
+            Problem(f"no hs_dump plugin in {path}", f"{path} -m pip install ./patches/hs_dump")
+        )
+    allowed = os.environ.get("SGLANG_PLUGINS", "")
+    if allowed and "hs_dump" not in [name.strip() for name in allowed.split(",")]:
+        problems.append(
+            Problem(
+                f"SGLANG_PLUGINS={allowed!r} keeps the hs_dump plugin out: the server would answer "
+                "200 and dump nothing",
+                "unset SGLANG_PLUGINS, or add hs_dump (and hs_cpu_kernels without CUDA) to it",
+            )
+        )
+    return Interpreter(path, found["sglang"], found["hs_dump"], has_plugin, found["cuda"])
+
+
+def _check_model(
+    parameters: ServerParameters, problems: list[Problem]
+) -> tuple[ModelInfo | None, tuple[int, ...]]:
+    try:
+        folder = parameters.model_folder
+        missing = missing_files(folder) if folder.is_dir() else {}
+        problems += [
+            Problem(
+                f"{folder / name} is not there: it is {why}",
+                how_to_fetch(folder) or "fetch that file, or copy the folder with what it links to",
+            )
+            for name, why in missing.items()
+        ]
+        model = read_model(folder)
+        boundaries = parse_layers(parameters.layers, model.num_layers)
+    except ParameterError as error:
+        problems.append(Problem(error.message, error.fix))
+        return None, ()
+    if not boundaries and not parameters.store_final:
+        problems.append(
+            Problem(
+                "nothing would be captured: no layers, and store_final is False",
+                'name layers, or set store_final = True for layers = "none"',
+            )
+        )
+    return model, boundaries
+
+
+def _check_code(
+    parameters: ServerParameters,
+    interpreter: Interpreter | None,
+    model: ModelInfo | None,
+    problems: list[Problem],
+) -> bool:
+    """Whether the server must leave the tokenizer alone; requests carry ids and need none."""
+    if interpreter is None or model is None:
+        return False
+    no_tokenizer = not model.tokenizer_hash
+    if TRUST_FLAG in parameters.extra_args or not remote_files(model.path):
+        return no_tokenizer
+    answer = ask_sglang(interpreter.path, model.path)
+    if answer.refused:
+        problems.append(
+            Problem(
+                f"SGLang can't read {model.path} without running code that lies there "
+                f"({', '.join(remote_files(model.path))}): {answer.refused}",
+                f'read that code; to run it, set extra_args = ["{TRUST_FLAG}"]',
+            )
+        )
+    return no_tokenizer or not answer.loads_tokenizer
+
+
+def _check_port(parameters: ServerParameters, problems: list[Problem]) -> int:
+    if parameters.port == 0:
+        with socket.socket() as free:
+            free.bind((parameters.host, 0))
+            return int(free.getsockname()[1])
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((parameters.host, parameters.port))
+        except OSError as error:
+            holder = port_holder(parameters.port)
+            problems.append(
+                Problem(
+                    f"port {parameters.port} on {parameters.host} is taken by {holder} "
+                    f"({error.strerror})",
+                    "stop that process, or set port = 0 for a free one",
+                )
+            )
+    return parameters.port
+
+
+def port_holder(port: int) -> str:
+    """Which process listens on a port, as far as this user may see."""
+    for connection in psutil.net_connections("tcp"):
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+            if connection.pid is None:
+                break
+            command = " ".join(psutil.Process(connection.pid).cmdline()[:4])
+            return f"process {connection.pid}: {command[:120]}"
+    return "a process that this user can't see"
+
+
+def _check_key(parameters: ServerParameters, problems: list[Problem]) -> None:
+    try:
+        _ = parameters.api_key
+    except ParameterError as error:
+        problems.append(Problem(error.message, error.fix))
+    if any(arg.startswith(("--api", "--admin")) for arg in parameters.extra_args):
+        problems.append(
+            Problem(
+                "an API key in extra_args would show in the process list and in server.log",
+                "put it into an environment variable and name that in api_key_env",
+            )
+        )
+
+
+def _check_ranks(
+    parameters: ServerParameters, interpreter: Interpreter | None, problems: list[Problem]
+) -> None:
+    """What the plugin would refuse after minutes of loading, and GPUs that are not there."""
+    flags = {argument.partition("=")[0] for argument in parameters.extra_args}
+    for flag in sorted(flags & _SPLITTING):
+        problems.append(
+            Problem(
+                f"{flag} in extra_args splits the states over ranks: none holds every token's",
+                "drop it; tp_size and dp_size are what may be split",
+            )
+        )
+    problems += [
+        Problem(f"{flag} in extra_args replays prefills past the plugin's hooks", "drop it")
+        for flag in sorted(flags & _GRAPHS)
+    ]
+    for flag in sorted(flags & _RANKS.keys()):
+        problems.append(Problem(f"{flag} stands in extra_args", f"set {_RANKS[flag]} instead"))
+    devices = interpreter.cuda_devices if interpreter else 0
+    needed = parameters.tp_size * parameters.dp_size
+    if 0 < devices < needed and "--nnodes" not in flags:
+        problems.append(
+            Problem(
+                f"tp_size {parameters.tp_size} x dp_size {parameters.dp_size} takes {needed} GPUs; "
+                f"{devices} can be seen here",
+                "lower them, or let the server see more (CUDA_VISIBLE_DEVICES)",
+            )
+        )
+
+
+def _check_dump_directory(root: Path, problems: list[Problem]) -> bool:
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = os.lstat(root)
+    except OSError as error:
+        problems.append(
+            Problem(f"dump directory {root}: {error.strerror}", "choose another dump_dir")
+        )
+        return False
+    if not stat.S_ISDIR(found.st_mode):
+        problems.append(
+            Problem(f"dump directory {root} is a link", "name the directory it points to itself")
+        )
+        return False
+    if found.st_uid != os.geteuid():
+        problems.append(
+            Problem(
+                f"dump directory {root} belongs to user {found.st_uid}",
+                "choose a dump_dir of your own",
+            )
+        )
+        return False
+    if not os.access(root, os.W_OK):
+        problems.append(Problem(f"dump directory {root} is read-only", "choose another dump_dir"))
+        return False
+    return True
+
+
+def _check_budget(
+    parameters: ServerParameters,
+    model: ModelInfo | None,
+    boundaries: tuple[int, ...],
+    problems: list[Problem],
+) -> int:
+    """The byte budget; the longest sample times the concurrency must fit into it."""
+    found = os.statvfs(parameters.dump_path)
+    free = found.f_bavail * found.f_frsize
+    budget = int(parameters.dump_budget_gb * 1e9) or int(free * DUMP_SHARE)
+    if model is None:
+        return budget
+    longest = parameters.longest_sample or parameters.context_length or model.context_length
+    num_states = len(boundaries) + parameters.store_final
+    sample = longest * state_bytes(num_states, model.hidden_size)
+    needed = sample * parameters.concurrency * parameters.dp_size
+    if min(budget, free) < needed:
+        problems.append(
+            Problem(
+                f"dump directory {parameters.dump_path} has room for "
+                f"{min(budget, free) / 1e9:.3f} GB; {parameters.concurrency} samples of {longest} "
+                f"tokens on {parameters.dp_size} replica(s) take {needed / 1e9:.3f} GB",
+                "use a larger tmpfs (docker: --shm-size) or dump_dir, or lower concurrency, "
+                "longest_sample or dump_budget_gb to what is really needed",
+            )
+        )
+    return budget

@@ -1,0 +1,118 @@
+"""A store to tables: one pass over the samples that were drawn, in bounded memory."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hslib.stats import anomalies, tables
+from hslib.stats.coherence import Sketcher
+from hslib.stats.sample import SampleNumbers, measure_sample
+from hslib.stats.sampling import Sampling, draw
+from hslib.stats.totals import Totals
+from hslib.stats.workers import in_order
+from hslib.store.reader import Store
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, eq=False)
+class StoreStats:
+    """Tables of a store; see :mod:`hslib.stats.tables` for their columns and units."""
+
+    sampling: Sampling
+    states: tuple[str, ...]
+    layers: "pandas.DataFrame"
+    samples: "pandas.DataFrame"
+    norms: "pandas.DataFrame"
+    positions: "pandas.DataFrame"
+    massive: "pandas.DataFrame"
+    similarity: "pandas.DataFrame"
+    spectra: "pandas.DataFrame"
+    masks: "pandas.DataFrame"
+    anomalies: "pandas.DataFrame"
+
+    def write(self, folder: Path) -> None:
+        """Every table as CSV below ``folder``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for field in fields(self)[2:]:
+            table = getattr(self, field.name)
+            named = table.index.name is not None or field.name == "similarity"
+            table.to_csv(folder / f"{field.name}.csv", index=named)
+
+    def sentence(self) -> str:
+        """The verdict in words."""
+        found = self.anomalies
+        if found.empty:
+            return "No sample and no layer looks unlike its kind."
+        kinds = ", ".join(f"{n} x {reason}" for reason, n in found["reason"].value_counts().items())
+        return (
+            f"{found['index'].nunique()} samples do not look like their kind ({kinds}): "
+            "look at them before you train on them."
+        )
+
+
+def measure(
+    store: Store,
+    sample_limit: int = 0,
+    seed: int = 0,
+    show: Callable[[int, int], None] = lambda _done, _total: None,
+    workers: int = 0,
+) -> StoreStats:
+    """Read the store once and compute everything.
+
+    Args:
+        sample_limit: samples to draw; 0 = all.
+        show: called with (samples read, samples to read).
+
+    Raises:
+        StoreError: the store is empty, or a sample's file is not whole.
+    """
+    sampling = draw(store.entries, sample_limit, seed)
+    tables.require_samples(store, sampling)
+    states = store.manifest.state_names
+    sketcher = Sketcher(store.manifest.hidden_size, seed)
+    nothing = np.empty(0, dtype=np.int64)
+
+    def work(index: int) -> SampleNumbers:
+        return measure_sample(store[index], sampling.tokens.get(index, nothing), sketcher)
+
+    totals = Totals(len(states), max(store.entries[i].num_tokens for i in sampling.indices))
+    lines = tables.SampleLines(len(sampling.indices), states)
+    hashes: dict[int, str] = {}
+    ahead = (_read_ahead(store, index) for index in sampling.indices)
+    for done, numbers in enumerate(in_order(work, ahead, workers), start=1):
+        totals.add(numbers)
+        lines.add(numbers, store.entries[numbers.index])
+        hashes[numbers.index] = numbers.states_hash
+        show(done, len(sampling.indices))
+    samples = lines.table()
+    spectra, ranks = tables.spectra(totals, states)
+    found = [
+        *anomalies.find_defects(samples),
+        *anomalies.find_outliers(samples),
+        *anomalies.find_same_states(hashes, store.entries),
+        *anomalies.find_foreign_states(sampling.indices, totals.sketches),
+    ]
+    return StoreStats(
+        sampling=sampling,
+        states=states,
+        layers=tables.layers(totals, samples, states, ranks),
+        samples=samples,
+        norms=tables.norms(totals, states),
+        positions=tables.positions(totals, states),
+        massive=tables.massive(totals, states),
+        similarity=tables.similarity(totals, states),
+        spectra=spectra,
+        masks=lines.masks(),
+        anomalies=tables.anomaly_table(found),
+    )
+
+
+def _read_ahead(store: Store, index: int) -> int:
+    """Ask for a sample's file before it is needed; returns the index."""
+    store.storage.read_ahead(store.entries[index].file)
+    return index

@@ -1,0 +1,113 @@
+"""A store in a bucket: the place of :mod:`hslib.store.contract` that is no directory.
+
+Samples have names that are never used again, so no writer can overwrite what another one wrote:
+the journal alone says which object is the sample.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from hslib.errors import StoreError
+from hslib.files.safetensor import TensorFile, parse_tensors
+from hslib.store.bucket.journal import ObjectJournal
+from hslib.store.bucket.lock import ObjectLock
+from hslib.store.bucket.objects import Objects
+from hslib.store.contract import HeldLock, Stat
+from hslib.store.journal import Entry, JournalMark, decode_lines
+
+_READERS = 8
+
+
+class ObjectStore:
+    """A store below a prefix of a bucket."""
+
+    def __init__(self, url: str) -> None:
+        self.place = url
+        self.objects = Objects(url)
+
+    def read(self, name: str) -> bytes:
+        return self.objects.get(name)
+
+    def write(self, name: str, data: bytes) -> None:
+        self.objects.put(name, data)
+
+    def entries(self) -> Iterable[Entry]:
+        return self._lines("journal")
+
+    def entries_since(self, mark: JournalMark) -> Iterable[Entry]:
+        return self._lines(mark.writer)
+
+    def _lines(self, stem: str) -> Iterable[Entry]:
+        names = [found.name for found in self.objects.list(stem)]
+        segments = [name for name in names if name.endswith(".jsonl")]
+        with ThreadPoolExecutor(_READERS) as pool:
+            for name, content in zip(segments, pool.map(self.objects.get, segments), strict=True):
+                lines = content.splitlines(keepends=True)
+                yield from decode_lines(lines, f"{self.place}/{name}")
+
+    def sample_file(self, index: int, entry_id: str) -> str:
+        return f"samples/{index // 1000:05d}/{index:08d}-{entry_id}.safetensors"
+
+    def put(self, file: str, parts: Sequence[bytes | memoryview], _tag: str) -> str:
+        """Upload, then ask the store what it holds.
+
+        Raises:
+            StoreError: it did not take it, or holds something else.
+        """
+        etag = self.objects.put_parts(file, parts)
+        sent, found = Stat(sum(map(len, parts)), etag), self.stat(file)
+        if found != sent:
+            raise StoreError(
+                "the object store holds something else than was sent",
+                expected=sent,
+                got=found,
+                path=f"{self.place}/{file}",
+                fix="does anybody else write there? Run again to resume",
+            )
+        return etag
+
+    def sweep(self, _tag: str) -> None:
+        """Uploads that were not finished never became objects."""
+
+    def open(self, file: str) -> TensorFile:
+        return parse_tensors(f"{self.place}/{file}", self.objects.get(file))
+
+    def read_range(self, file: str, start: int, end: int) -> bytes:
+        return self.objects.get(file, start, end)
+
+    def read_ahead(self, _file: str) -> None:
+        """Several are downloaded at once anyway."""
+
+    def stat(self, file: str) -> Stat:
+        found = self.objects.head(file)
+        return Stat(found.size_bytes, found.etag)
+
+    def survey(self) -> Callable[[str], Stat]:
+        """From a listing, a thousand objects a request."""
+        found = {o.name: Stat(o.size_bytes, o.etag) for o in self.objects.list("samples/")}
+
+        def stat(file: str) -> Stat:
+            if file not in found:
+                raise FileNotFoundError(file)
+            return found[file]
+
+        return stat
+
+    def move(self, file: str, target: str) -> None:
+        try:
+            self.objects.move(file, target)
+        except FileNotFoundError:
+            return
+
+    def lock(self, journal: str, what: str) -> ObjectLock:
+        return ObjectLock(self.objects, f".{journal}.lock", what)
+
+    def locked(self) -> list[str]:
+        names = (found.name for found in self.objects.list(".journal"))
+        return [name[1:].removesuffix(".lock") for name in names]
+
+    def journal(self, name: str, lock: HeldLock) -> ObjectJournal:
+        return ObjectJournal(self.objects, name, lock)
+
+    def free_bytes(self) -> int | None:
+        return None

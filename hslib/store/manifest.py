@@ -1,0 +1,158 @@
+"""What every sample of a store has in common, written before the first of them."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pydantic
+
+from hslib.errors import StoreError
+from hslib.job.forecast import state_bytes
+from hslib.model.identity import Canary, model_differences
+from hslib.store.journal import sync_directory
+
+if TYPE_CHECKING:
+    from hslib.store.contract import Storage
+
+FORMAT = "hslib-store-1"
+# What may differ between a store and a job that resumes it: rows are compared one by one,
+# and the rest does not change what a state means.
+_MAY_DIFFER = {"dataset_digest", "dataset_path", "server", "model_path", "plugin_version"}
+# compared as a model is, not field by field
+_MODEL = {"weights", "canary", "accepted_missing"}
+
+
+class Manifest(pydantic.BaseModel):
+    """``manifest.json``.
+
+    ``boundaries`` names the layers' states in tensor order; the final state is last.
+    ``final_norm``: it is stored after the model's last norm (``post``), before it (``pre``), or not
+    at all (``none``). ``unwitnessed``: the states for which no layer testified, with the reason;
+    None in stores written before layers were asked. Digests are xxh3-128.
+    """
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    format: str = FORMAT
+    boundaries: tuple[int, ...]
+    final_norm: str = "post"
+    hidden_size: int
+    num_layers: int
+    vocab_size: int
+    dtype: str = "bfloat16"
+    model_class: str
+    model_path: str
+    model_config_hash: str
+    tokenizer_digest: str
+    dataset_path: str
+    dataset_digest: str
+    sglang_version: str
+    plugin_version: str
+    server: dict[str, Any]  # the effective settings that matter, never a secret
+    # Stores of before have none of these: not recorded, and not compared.
+    weights: dict[str, str] = {}  # group of tensors -> digest of the weights' files
+    canary: Canary | None = None
+    accepted_missing: tuple[str, ...] = ()  # parameters that the checkpoint lacks, by consent
+    unwitnessed: dict[str, str] | None = None
+
+    @property
+    def stores_final(self) -> bool:
+        return self.final_norm != "none"
+
+    @property
+    def num_states(self) -> int:
+        return len(self.boundaries) + self.stores_final
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """``"boundary 31"`` and ``"final"``, in tensor order."""
+        names = tuple(f"boundary {boundary}" for boundary in self.boundaries)
+        return (*names, "final") if self.stores_final else names
+
+    def states_sentence(self) -> str:
+        """What is stored, for a table."""
+        listed = ", ".join(map(str, self.boundaries))
+        final = f"final ({self.final_norm}-norm)" if self.stores_final else "no final state"
+        return f"{listed}, {final}" if listed else final
+
+    def witness_sentence(self) -> str:
+        """Whether the layers testified that the states are what they claim to be."""
+        if self.unwitnessed is None:
+            return "not witnessed: written before layers were asked what they read"
+        if self.unwitnessed:
+            told = "; ".join(f"{state}: {why}" for state, why in self.unwitnessed.items())
+            return f"NOT WITNESSED, as accept_unwitnessed allowed: {told}"
+        return "witnessed: each is what its layer read, at a few tokens of every row"
+
+    @property
+    def state_bytes_per_token(self) -> int:
+        """Of all stored states, bf16."""
+        return state_bytes(self.num_states, self.hidden_size)
+
+
+def differing_fields(stored: Manifest, wanted: Manifest) -> dict[str, tuple[Any, Any]]:
+    """``{field: (stored, wanted)}`` for the fields that forbid a resume. Pure."""
+    pairs = {name: (getattr(stored, name), getattr(wanted, name)) for name in Manifest.model_fields}
+    if stored.unwitnessed is None:  # rows that are witnessed may join rows that are not
+        del pairs["unwitnessed"]
+    found = {n: (a, b) for n, (a, b) in pairs.items() if a != b and n not in _MAY_DIFFER | _MODEL}
+    weights = (stored.weights, wanted.weights)
+    # states of other layers say nothing of the model
+    same_states = not {"boundaries", "final_norm"} & found.keys()
+    canaries = (stored.canary, wanted.canary) if same_states else (None, None)
+    return found | model_differences(weights, canaries, stored.boundaries, stored.num_layers)
+
+
+def read_manifest(storage: "Storage") -> Manifest:
+    """Raises :class:`StoreError` when there is none or it is of another format."""
+    try:
+        return Manifest.model_validate_json(storage.read("manifest.json"))
+    except FileNotFoundError:
+        raise StoreError(
+            "this is not a store: it has no manifest.json",
+            path=str(storage.place),
+            fix="check store_dir",
+        ) from None
+    except pydantic.ValidationError as error:
+        raise StoreError(
+            f"manifest.json is not of format {FORMAT}: {error}", path=_where(storage)
+        ) from error
+
+
+def write_or_check_manifest(storage: "Storage", wanted: Manifest) -> Manifest:
+    """Write the manifest of a new store, or compare with the one that is there.
+
+    Raises:
+        StoreError: with ``differing`` = ``{field: (stored, wanted)}``.
+    """
+    try:
+        storage.read("manifest.json")
+    except FileNotFoundError:
+        storage.write("manifest.json", wanted.model_dump_json(indent=1).encode())
+        return wanted
+    stored = read_manifest(storage)
+    differing = differing_fields(stored, wanted)
+    if differing:
+        names = ", ".join(differing)
+        raise StoreError(
+            f"the store holds states of another kind: {names} differ",
+            differing=differing,
+            path=_where(storage),
+            fix="use another store_dir, or the settings that the store was begun with",
+        )
+    return stored
+
+
+def _where(storage: "Storage") -> str:
+    return f"{storage.place}/manifest.json"
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace ``path`` durably, by rename within its directory."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as handle:
+        handle.write(data)
+        handle.flush()
+        os.fsync(handle.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)

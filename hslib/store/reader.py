@@ -1,0 +1,294 @@
+"""Where validated samples live: read, verify, repair.
+
+::
+
+    manifest.json                         what all samples have in common
+    journal.jsonl                         a line a finished sample: the commit
+    samples/00012/00012345.safetensors    input_ids, loss_mask, hidden_states
+    quarantine/                           what repair() moved away
+
+In a directory, or below a prefix of an object store (``s3://bucket/prefix``), where the names of
+samples and journals end in an id of their own: none is ever used twice. A file counts only if a
+live ``ok`` line of a journal names it.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from hslib.errors import StoreError
+from hslib.files.safetensor import TensorFile, TensorFileError
+from hslib.store.contract import open_storage
+from hslib.store.journal import Entry, Ledger, combine
+from hslib.store.manifest import read_manifest
+from hslib.store.sample_file import Fault, check_content, check_file
+from hslib.store.writer import StoreWriter
+
+if TYPE_CHECKING:
+    import torch
+
+
+_READERS, _TOKENS_AHEAD = 8, 256
+_WITNESS_STEPS = (0.005, 0.01, 0.02, 0.07)  # in words; the numbers are in the journal
+
+
+@dataclass(frozen=True, eq=False)
+class StoredSample:
+    """One sample; of a file it is memory-mapped, and nothing is read before it is used.
+
+    ``input_ids`` int64 [T], ``loss_mask`` uint8 [T], ``hidden_states`` bf16 [T, L, H] with
+    boundaries ascending and the final state last, where it is stored.
+    """
+
+    entry: Entry
+    boundaries: tuple[int, ...]
+    input_ids: "torch.Tensor"
+    loss_mask: "torch.Tensor"
+    hidden_states: "torch.Tensor"
+
+    @property
+    def index(self) -> int:
+        return self.entry.index
+
+    def layer(self, boundary: int) -> "torch.Tensor":
+        """The state at a boundary, bf16 [T, H]."""
+        if boundary not in self.boundaries:
+            raise StoreError(
+                f"boundary {boundary} is not stored", fix=f"one of {list(self.boundaries)}"
+            )
+        return self.hidden_states[:, self.boundaries.index(boundary)]
+
+    @property
+    def final(self) -> "torch.Tensor":
+        """The state after the model's last norm, bf16 [T, H]."""
+        if self.hidden_states.shape[1] == len(self.boundaries):
+            raise StoreError(
+                "the final state is not stored",
+                fix="extract again with store_final = True, or read a boundary",
+            )
+        return self.hidden_states[:, -1]
+
+
+class Tokens(NamedTuple):
+    """A sample without its states: ``input_ids`` int64 [T], ``loss_mask`` uint8 [T]."""
+
+    input_ids: "torch.Tensor"
+    loss_mask: "torch.Tensor"
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What :meth:`Store.verify` found."""
+
+    checked: int
+    size_bytes: int
+    deep: bool
+    faults: tuple[Fault, ...]
+
+    @property
+    def clean(self) -> bool:
+        return not self.faults
+
+    def sentence(self) -> str:
+        """The verdict in words."""
+        how = "every byte of" if self.deep else "the size of"
+        if self.clean:
+            return f"Verified {how} {self.checked} stored samples: all are what was committed."
+        first = self.faults[0]
+        return (
+            f"Verified {how} {self.checked} stored samples: {len(self.faults)} are NOT sound; the "
+            f"first is sample {first.index} ({first.check}: {first.detail}). Run Store.repair()."
+        )
+
+
+class Store:
+    """Read access to a store, whatever shards wrote it.
+
+    Raises:
+        StoreError: no manifest, a journal that can't be read, or an object store that refuses.
+        ParameterError: a URL that is none of a store.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.storage = open_storage(path)
+        self.path = self.storage.place
+        self.manifest = read_manifest(self.storage)
+        self.ledger = self._read_ledger()
+
+    def _read_ledger(self) -> Ledger:
+        return combine(self.storage.entries())
+
+    @property
+    def entries(self) -> dict[int, Entry]:
+        """Index -> journal line of each stored sample, ascending."""
+        return self.ledger.stored
+
+    def witness(self) -> dict[str, float | None]:
+        """By state, the largest error between it and what its layer read, over all samples.
+
+        None where a sample has no witness of it.
+        """
+        found: dict[str, float | None] = dict.fromkeys(self.manifest.state_names, 0.0)
+        for entry in self.entries.values():
+            for state, layer in zip(found, entry.layers, strict=False):
+                before, error = found[state], layer.get("witness")
+                found[state] = None if before is None or error is None else max(before, error)
+        return found
+
+    def witness_sentence(self) -> str:
+        """Whether the stored states are what their layers read, in words."""
+        if not len(self):
+            return "No sample is stored yet."
+        found = self.witness()
+        unknown = [state for state, error in found.items() if error is None]
+        if unknown:
+            of = "" if self.manifest.unwitnessed is None else f" ({', '.join(unknown)})"
+            return f"States are {self.manifest.witness_sentence()}{of}."
+        worst = max(error for error in found.values() if error is not None)
+        limit = next((step for step in _WITNESS_STEPS if worst <= step), worst)
+        return (
+            f"Each of {len(found)} states was compared with what its layer read, at a few tokens "
+            f"of each of {len(self):,} samples: no error is above {limit:g}."
+        )
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __contains__(self, index: int) -> bool:
+        return index in self.entries
+
+    def __iter__(self) -> Iterator[StoredSample]:
+        return (self[index] for index in self.entries)
+
+    def __getitem__(self, index: int) -> StoredSample:
+        """Raises :class:`StoreError` when the row is not stored or its file is not whole."""
+        entry = self._entry(index)
+        return self._sample(entry, self._open(entry))
+
+    def checked(self, index: int) -> StoredSample:
+        """The same, after every byte was compared with the journal line.
+
+        Raises:
+            StoreError: it is not stored, or not sound.
+        """
+        entry = self._entry(index)
+        file = self._open(entry)
+        fault = check_content(self.storage, entry, self.manifest, file)
+        if fault is not None:
+            raise _not_sound(entry, f"{fault.check}: {fault.detail}")
+        return self._sample(entry, file)
+
+    def tokens(self, indices: Iterable[int] | None = None) -> Iterator[Tokens]:
+        """The ids and masks of these samples, or all, in order; no state is read or downloaded.
+
+        Raises:
+            StoreError: one is not stored, or its file is cut short or gone.
+        """
+        wanted = list(self.entries if indices is None else indices)
+        with ThreadPoolExecutor(_READERS) as pool:
+            for start in range(0, len(wanted), _TOKENS_AHEAD):
+                yield from pool.map(self._read_tokens, wanted[start : start + _TOKENS_AHEAD])
+
+    def _read_tokens(self, index: int) -> Tokens:
+        entry = self._entry(index)
+        count, end = entry.num_tokens, entry.size_bytes  # they are last in a file, ids first
+        try:
+            data = self.storage.read_range(entry.file, end - 9 * count, end)
+        except FileNotFoundError as error:
+            raise _not_sound(entry, str(error)) from error
+        if len(data) != 9 * count:
+            raise _not_sound(entry, "it is cut short")
+        ids = np.frombuffer(data, "<i8", count)
+        return Tokens(_as_tensor(ids), _as_tensor(np.frombuffer(data, "u1", offset=8 * count)))
+
+    def _entry(self, index: int) -> Entry:
+        if index not in self.entries:
+            failed = self.ledger.failed.get(index)
+            why = f"it failed: {failed.reason}" if failed else "it was not extracted"
+            raise StoreError(f"sample {index} is not in the store: {why}", index=index)
+        return self.entries[index]
+
+    def _open(self, entry: Entry) -> TensorFile:
+        try:
+            return self.storage.open(entry.file)
+        except (TensorFileError, FileNotFoundError) as error:
+            raise _not_sound(entry, str(error)) from error
+
+    def _sample(self, entry: Entry, file: TensorFile) -> StoredSample:
+        tensors = {name: _as_tensor(array) for name, array in file.arrays.items()}
+        return StoredSample(entry, self.manifest.boundaries, **tensors)
+
+    def verify(
+        self,
+        deep: bool = False,
+        indices: Iterable[int] | None = None,
+        workers: int = 0,
+        on_checked: Callable[[int], None] = lambda _size_bytes: None,
+    ) -> VerifyReport:
+        """Compare files with their journal lines: size only, or every byte (``deep``).
+
+        Deep reads each file once: header rebuilt and compared, checksum over all tensors,
+        digest over the ids. On an object store, where a listing tells the sizes, an object that
+        was written anew since is read too.
+
+        Raises:
+            OSError, StoreError: a file could not be read, which says nothing of the sample.
+        """
+        wanted = list(self.entries if indices is None else indices)
+        stat = self.storage.survey() if indices is None else self.storage.stat
+
+        def check(index: int) -> Fault | None:
+            entry = self.entries[index]
+            fault = check_file(self.storage, entry, self.manifest, deep, stat)
+            on_checked(entry.size_bytes)
+            return fault
+
+        with ThreadPoolExecutor(workers or min(8, (os.cpu_count() or 1) * 2)) as pool:
+            faults = tuple(fault for fault in pool.map(check, wanted) if fault)
+        size = sum(self.entries[index].size_bytes for index in wanted)
+        return VerifyReport(len(wanted), size, deep, faults)
+
+    def repair(self, report: VerifyReport) -> list[int]:
+        """Move what is bad into ``quarantine/`` and mark it to be redone.
+
+        What was extracted again since the report was made stays. Returns the indices, which
+        the next extraction takes up again.
+        """
+        reported = {fault.index: self.entries[fault.index].entry for fault in report.faults}
+        moved = []
+        with StoreWriter(self.path, self.manifest) as writer:
+            self.ledger = self._read_ledger()
+            for fault in report.faults:
+                entry = self.entries.get(fault.index)
+                if entry is None or entry.entry != reported[fault.index]:
+                    continue
+                if check_file(self.storage, entry, self.manifest, report.deep) is not None:
+                    writer.revoke(entry, f"{fault.check}: {fault.detail}")
+                    moved.append(fault.index)
+        self.ledger = self._read_ledger()
+        return moved
+
+
+def _not_sound(entry: Entry, why: str) -> StoreError:
+    return StoreError(
+        f"sample {entry.index} is not sound: {why}",
+        index=entry.index,
+        file=entry.file,
+        fix="run Store.repair() and extract again",
+    )
+
+
+def _as_tensor(array: np.ndarray) -> "torch.Tensor":
+    """A tensor over a read-only map; bf16 travels as uint16 bits."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that the memory is read-only: it is
+        tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor

@@ -1,0 +1,104 @@
+"""One sample's file: its exact header, and whether it is what was committed."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import xxhash
+
+from hslib.files.safetensor import TensorFile, TensorFileError, header_bytes
+from hslib.store.contract import Stat, Storage
+from hslib.store.journal import Entry
+from hslib.store.manifest import Manifest
+
+SAMPLE_FORMAT = "hslib-sample-1"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a stored sample is not what its journal line says."""
+
+    index: int
+    path: str
+    check: str
+    detail: str
+
+
+def sample_header(entry: Entry, manifest: Manifest) -> bytes:
+    """The exact header of a sample's file, from its journal line."""
+    states = (entry.num_tokens, manifest.num_states, manifest.hidden_size)
+    tensors = {
+        "hidden_states": ("BF16", states),
+        "input_ids": ("I64", (entry.num_tokens,)),
+        "loss_mask": ("U8", (entry.num_tokens,)),
+    }
+    metadata = {
+        "format": SAMPLE_FORMAT,
+        "index": str(entry.index),
+        "id": entry.id,
+        "digest": entry.digest,
+        "boundaries": json.dumps(list(manifest.boundaries)),
+        "checksum": entry.checksum,
+    }
+    return header_bytes(tensors, metadata)
+
+
+def check_file(
+    storage: Storage,
+    entry: Entry,
+    manifest: Manifest,
+    deep: bool,
+    stat: Callable[[str], Stat] | None = None,
+) -> Fault | None:
+    """Compare one file with its journal line; None when all is well.
+
+    An object that is another one than was stored (its ETag says so) is read even where only
+    sizes are wanted: somebody's copy of the same bytes is no fault.
+
+    Args:
+        stat: what tells sizes; the storage's own by default.
+
+    Raises:
+        OSError, StoreError: it could not be read (too many open files, a disk's error, no
+            network): that says nothing of the sample, which must not be taken for bad.
+    """
+    stat = stat or storage.stat
+    try:
+        found = stat(entry.file)
+        if found.size_bytes != entry.size_bytes:
+            detail = f"{found.size_bytes} bytes, journal says {entry.size_bytes}"
+            return make_fault(storage, entry, "size", detail)
+        is_replaced = bool(entry.etag and found.etag and entry.etag != found.etag)
+        if not deep and not is_replaced:
+            return None
+        fault = check_content(storage, entry, manifest, storage.open(entry.file))
+    except FileNotFoundError:
+        return make_fault(storage, entry, "exists", "the file is gone")
+    except TensorFileError as error:
+        return make_fault(storage, entry, "readable", str(error))
+    if fault is None or not is_replaced:
+        return fault
+    detail = f"{fault.detail}; somebody wrote another object there (ETag {found.etag})"
+    return make_fault(storage, entry, fault.check, detail)
+
+
+def check_content(
+    storage: Storage, entry: Entry, manifest: Manifest, file: TensorFile
+) -> Fault | None:
+    """Every byte of a file that was opened, against its journal line."""
+    # padding may differ between versions of this kit; the sizes and the checksum hold it in place
+    if file.header[8:].rstrip(b" ") != sample_header(entry, manifest)[8:].rstrip(b" "):
+        detail = "not the header that its journal line implies"
+        return make_fault(storage, entry, "header", detail)
+    checksum = xxhash.xxh3_64_hexdigest(file.data.data)
+    if checksum != entry.checksum:
+        detail = f"{checksum}, journal says {entry.checksum}"
+        return make_fault(storage, entry, "checksum", detail)
+    ids = file.arrays["input_ids"].astype("<i4")
+    if xxhash.xxh3_128_hexdigest(ids.data) != entry.digest:
+        return make_fault(storage, entry, "digest", "the ids are not the ones that were filed")
+    return None
+
+
+def make_fault(storage: Storage, entry: Entry, check: str, detail: str) -> Fault:
+    return Fault(entry.index, f"{storage.place}/{entry.file}", check, detail)

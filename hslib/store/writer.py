@@ -1,0 +1,171 @@
+"""The one way to write to a store: the file, whole and confirmed, then the journal line."""
+
+import dataclasses
+import time
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from hslib.errors import JobError
+from hslib.store.contract import Storage, open_storage
+from hslib.store.journal import Entry, JournalMark, journal_name
+from hslib.store.manifest import Manifest, write_or_check_manifest
+from hslib.store.sample_file import sample_header
+
+if TYPE_CHECKING:
+    import xxhash
+
+    from hslib.dataset import Sample
+    from hslib.server.dumps import Dump
+
+
+class StoreWriter:
+    """The one way to write: a sample's file, whole and confirmed, then the journal line.
+
+    Any number of threads may call :meth:`put`. One process a shard, and one a replica of its job.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        manifest: Manifest,
+        shard_index: int = 0,
+        num_shards: int = 1,
+        replica: int | None = None,
+    ) -> None:
+        self.storage = open_storage(path)
+        name = journal_name(shard_index, num_shards, replica)
+        who = "" if replica is None else f"replica {replica} of "
+        what = f"{who}shard {shard_index} of {num_shards} of {path}"
+        self._lock = self.storage.lock(name, what)
+        self._lock.acquire()
+        try:
+            _refuse_other_splits(self.storage, num_shards)
+            if replica is None:
+                _refuse_replicas(self.storage, name)
+            self.manifest = write_or_check_manifest(self.storage, manifest)
+            shard = f".{shard_index}-of-{num_shards}"
+            own = "" if replica is None else f".replica-{replica}"
+            self._suffix = f"{shard}{own}.tmp"
+            # the locks show that whoever left them is gone, and his replicas with him
+            self.storage.sweep(f"{shard}{own or '*'}.tmp")
+            self._journal = self.storage.journal(name, self._lock)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    @property
+    def mark(self) -> JournalMark:
+        """Where this writer's lines begin."""
+        return self._journal.mark
+
+    def __enter__(self) -> "StoreWriter":
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._journal.close()
+        self._lock.release()
+
+    def put(
+        self,
+        sample: "Sample",
+        dump: "Dump",
+        states_hash: "xxhash.xxh3_64",
+        attempts: int,
+        latency_s: float,
+    ) -> Entry:
+        """Store a validated dump and commit it; returns when both are durable.
+
+        Args:
+            states_hash: the running hash over ``dump.hidden_states`` that validation made.
+
+        Raises:
+            OSError: the disk is full, read-only or gone. Nothing is committed then.
+            StoreError: an object store did not take it. Nothing is committed then either.
+            JobError: the lock on an object store was lost.
+        """
+        tail = sample.input_ids.astype("<i8").tobytes() + sample.loss_mask.tobytes()
+        states_hash.update(tail)
+        draft = Entry(
+            index=sample.index,
+            id=sample.id,
+            status="ok",
+            num_tokens=sample.num_tokens,
+            digest=sample.digest,
+            mask_digest=sample.mask_digest,
+            checksum=states_hash.hexdigest(),
+            attempts=attempts,
+            latency_s=round(latency_s, 6),
+            layers=[layer.model_dump() for layer in dump.meta.layers],
+            finished_at=time.time(),
+        )
+        header = sample_header(draft, self.manifest)
+        parts: list[bytes | memoryview] = [
+            header,
+            dump.hidden_states.reshape(-1).data.cast("B"),
+            tail,
+        ]
+        file = self.storage.sample_file(sample.index, draft.entry)
+        size = sum(len(part) for part in parts)
+        etag = self.storage.put(file, parts, self._suffix)
+        entry = dataclasses.replace(draft, file=file, size_bytes=size, etag=etag)
+        self._journal.append(entry)
+        return entry
+
+    def record(self, entry: Entry) -> None:
+        """Commit a line that has no file: a failed or rejected row."""
+        self._journal.append(entry)
+
+    def revoke(self, entry: Entry, reason: str) -> None:
+        """Take back an ``ok`` line and move its file, if any, into ``quarantine/``."""
+        self._journal.append(
+            Entry(
+                index=entry.index,
+                id=entry.id,
+                status="revoked",
+                reason=reason,
+                revokes=entry.entry,
+                finished_at=time.time(),
+            )
+        )
+        file = PurePosixPath(entry.file)
+        name = file.name if entry.entry in file.name else f"{file.stem}-{entry.entry}{file.suffix}"
+        self.storage.move(entry.file, f"quarantine/{name}")
+
+
+def _refuse_other_splits(storage: Storage, num_shards: int) -> None:
+    """Two jobs may write at once only if they split the rows in the same way.
+
+    Raises:
+        JobError: a job with another ``num_shards`` is at work; it might hold the same rows.
+    """
+    for name in storage.locked():
+        split = int(name.split("-of-")[1][:5]) if "-of-" in name else 1
+        if split == num_shards:
+            continue
+        lock = storage.lock(name, f"the store {storage.place}")
+        try:
+            lock.acquire()
+        except JobError as error:
+            raise JobError(
+                f"a job with num_shards = {split} is writing to this store, this one has "
+                f"num_shards = {num_shards}: they could extract the same rows",
+                fix="wait for it, or use the same num_shards",
+                **error.fields,
+            ) from error
+        lock.release()  # its owner is gone
+
+
+def _refuse_replicas(storage: Storage, journal: str) -> None:
+    """A driver may be gone before its replicas are: what they commit yet would be done twice.
+
+    Raises:
+        JobError: one of them is at work.
+    """
+    for name in storage.locked():
+        if name.startswith(f"{journal.removesuffix('.jsonl')}-replica-"):
+            lock = storage.lock(name, f"{name} of {storage.place}")
+            lock.acquire()
+            lock.release()
