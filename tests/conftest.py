@@ -7,10 +7,10 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-import tiny_models
-from buckets import CREDENTIALS, PLACES, Bucket, Meddler
-from support import CHUNK
-from warm import WarmServers
+from fakes.bucket import CREDENTIALS, PLACES, Bucket, Meddler
+from make import models as tiny_models
+from make.reference import CHUNK
+from real.warm import WarmServers
 
 from hslib.parameters import ServerParameters
 from hslib.server import launch as server

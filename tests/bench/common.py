@@ -24,7 +24,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import tiny_models
+from make import models as tiny_models
 
 from hslib import demo, extract
 from hslib.dataset import Sample

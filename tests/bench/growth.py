@@ -18,7 +18,7 @@ from common import arguments, measure, report, tiny_models
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support import random_sample, write_rows
+from make.rows import random_sample, write_rows
 
 from hslib import extract
 from hslib.parameters import ExtractionParameters
@@ -29,7 +29,7 @@ from hslib.store.sample_file import sample_file
 SERVER = """
 import sys, time
 from pathlib import Path
-from test_faults import FakeServer
+from job.test_faults import FakeServer
 fake = FakeServer(Path(sys.argv[1]), Path(sys.argv[2]))
 print(fake.url, flush=True)
 time.sleep(100000)

@@ -26,7 +26,7 @@ from common import (
     workload,
 )
 
-PLANTED = Path(__file__).parents[1] / "planted"
+PLANTED = Path(__file__).parents[1] / "real" / "planted"
 
 
 def main() -> None:

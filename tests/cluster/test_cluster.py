@@ -1,0 +1,546 @@
+"""A job on Ray: real actors, engine, store and journals; the servers in them are hand-made."""
+
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import psutil
+import pytest
+import ray
+from fakes.bucket import Bucket
+from job.test_faults import DROP, FakeServer, states_of
+from make.rows import random_sample, write_rows
+
+from hslib import extract
+from hslib.cluster import blocks, driver
+from hslib.cluster import replicas as cluster
+from hslib.cluster.blocks import Block
+from hslib.cluster.driver import Driver
+from hslib.cluster.replica import BlockReport, Problem, Replica, ReplicaFacts
+from hslib.cluster.replicas import Cluster, demand, open_cluster, room
+from hslib.dataset import Sample
+from hslib.errors import DatasetError, JobError, ParameterError, ServerError
+from hslib.files.lock import Lock
+from hslib.job import progress, watch
+from hslib.job.prepare import Job
+from hslib.job.progress import read_progress
+from hslib.parameters import ExtractionParameters
+from hslib.server.check import Proof
+from hslib.server.dumps import PluginInfo
+from hslib.store.contract import open_storage
+from hslib.store.journal import read_journal
+from hslib.store.reader import Store
+
+SAMPLES = [random_sample(i, 10 + i % 40, seed=19) for i in range(120)]
+
+
+class FakeReplica(Replica):
+    """A replica whose server is a hand-made one in its own process.
+
+    ``extra_args`` says how it misbehaves: ``slow`` (each row takes 20 ms), ``dies-at-5`` (the
+    process ends whenever it is asked for row 5), ``drops-at-5`` (replica 1's server drops that
+    request and is gone), ``broken-1`` (replica 1 does not come up).
+    """
+
+    def start(self) -> ReplicaFacts | Problem:
+        habits = self._parameters.extra_args
+        if f"broken-{self.number}" in habits:
+            return Problem("replica", "no such model\nthe log's other lines")
+        dumps = self._parameters.run_path / "dumps"
+        dumps.parent.mkdir(parents=True, exist_ok=True)
+        self.fake = FakeServer(dumps, Path(self._parameters.model_path))
+        self.fake.misbehave = self._misbehave
+        self._parameters = self._parameters.model_copy(
+            update={"server_url": self.fake.url, "dump_dir": str(dumps)}
+        )
+        return super().start()
+
+    def _misbehave(self, rid: str, _ids: np.ndarray, _attempt: int) -> int | None:
+        row = rid.split("-")[1]
+        habits = self._parameters.extra_args
+        if "slow" in habits and len(row) < 6:  # not the canary
+            time.sleep(0.02)
+        if f"dies-at-{row}" in habits:
+            os._exit(1)
+        if f"drops-at-{row}" in habits and self.number == 1:
+            threading.Thread(target=self.fake.stop, daemon=True).start()
+            time.sleep(0.2)
+            return DROP
+        return None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def local_ray() -> Iterator[None]:
+    before = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), before])
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(
+        address="local",
+        num_cpus=4,
+        object_store_memory=100 << 20,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    yield
+    ray.shutdown()
+    os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture
+def parameters(
+    tmp_path: Path, model_of: Callable[[str], Path]
+) -> Callable[..., ExtractionParameters]:
+    def make(*habits: str, **values: Any) -> ExtractionParameters:
+        defaults = {
+            "run_dir": str(tmp_path / "run"),
+            "dataset_path": str(write_rows(tmp_path / "rows.jsonl", SAMPLES)),
+            "model_path": str(model_of("llama")),
+            "layers": "1,3,5",
+            "ray_address": "local",
+            "num_replicas": 2,
+            "concurrency": 2,
+            "samples_per_request": 2,
+            "tokens_per_request": 100,
+            "dump_timeout_s": 5.0,
+            "server_wait_s": 5.0,
+            "extra_args": list(habits),
+        }
+        return ExtractionParameters.from_values({**defaults, **values})
+
+    return make
+
+
+@contextlib.contextmanager
+def opened(parameters: ExtractionParameters) -> Iterator[Cluster]:
+    found = open_cluster(parameters, replica_class=FakeReplica)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def run(parameters: ExtractionParameters) -> extract.Result:
+    with opened(parameters) as servers:
+        return extract.run(extract.prepare(parameters, servers), servers)
+
+
+def ok_lines(store: Path) -> Counter[int]:
+    """How often each row was stored."""
+    return Counter(
+        entry.index
+        for journal in store.glob("journal*.jsonl")
+        for entry in read_journal(journal)
+        if entry.status == "ok"
+    )
+
+
+def assert_all_once(store_path: Path, but: tuple[int, ...] = ()) -> None:
+    store = Store(store_path)
+    assert list(store.entries) == [s.index for s in SAMPLES if s.index not in but]
+    assert set(ok_lines(store_path).values()) == {1}
+    assert store.verify(deep=True).clean
+    for stored in store:
+        assert stored.hidden_states.equal(states_of(stored.input_ids.numpy()))
+    # what an actor that was killed was writing goes when its journal is opened next
+    assert all(".replica-" in path.name for path in store_path.rglob("*.tmp"))
+
+
+def open_writer_lock(parameters: ExtractionParameters, number: int) -> Lock:
+    """Raises :class:`JobError` where a replica has its journal open."""
+    name = f"journal-replica-{number:05d}.jsonl"
+    return Lock(parameters.store_path / f".{name}.lock", name)
+
+
+def when_stored(parameters: ExtractionParameters, count: int, act: Callable[[], None]) -> None:
+    """Do something in the middle of a job."""
+
+    def wait() -> None:
+        while sum(ok_lines(parameters.store_path).values()) < count:
+            time.sleep(0.02)
+        act()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def test_both_replicas_do_a_share_and_every_row_is_stored_once(
+    parameters: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LOG_EVERY_S", 0.5)
+    wanted = parameters("slow")
+    assert run(wanted).is_whole
+    assert_all_once(wanted.store_path)
+    for number in range(2):
+        lines = list(read_journal(wanted.store_path / f"journal-replica-{number:05d}.jsonl"))
+        assert len(lines) > len(SAMPLES) // 4
+    state = read_progress(wanted.run_path)
+    assert state is not None
+    assert (state.ok, state.num_tokens) == (len(SAMPLES), sum(s.num_tokens for s in SAMPLES))
+    assert sum(replica.ok for replica in state.replicas) == len(SAMPLES)
+    assert [replica.state for replica in state.replicas] == ["done", "done"]
+    log = (wanted.run_path / "extraction.log").read_text()
+    assert "2 of 2 replicas at work" in log
+    told = dict(watch.facts(state, time.time()))
+    assert "samples/s" in told["replica 0"] and "extracted" in told["replica 1"]
+    again = run(wanted)
+    assert (again.totals.ok, again.totals.already_done) == (0, len(SAMPLES))
+
+
+def test_a_killed_actor_loses_and_repeats_nothing(parameters: Any) -> None:
+    wanted = parameters("slow")
+    with opened(wanted) as servers:
+        job = extract.prepare(wanted, servers)
+        victim = servers.ready[0].pid
+        when_stored(wanted, 20, lambda: os.kill(victim, signal.SIGKILL))
+        assert extract.run(job, servers).is_whole
+        assert servers.ready[0].pid != victim or len(servers.ready) == 1
+    assert_all_once(wanted.store_path)
+    state = read_progress(wanted.run_path)
+    assert state is not None
+    assert (state.ok, sum(r.ok for r in state.replicas)) == (len(SAMPLES), len(SAMPLES))
+    assert "replica 0 is lost" in (wanted.run_path / "extraction.log").read_text()
+
+
+def test_a_server_that_goes_away_is_replaced_with_its_replica(parameters: Any) -> None:
+    wanted = parameters("slow", "drops-at-60", server_wait_s=0.5)
+    assert run(wanted).is_whole
+    assert_all_once(wanted.store_path)
+
+
+@pytest.mark.slow
+def test_a_row_that_replicas_die_of_is_recorded_as_failed_and_the_others_are_stored(
+    parameters: Any,
+) -> None:
+    wanted = parameters("dies-at-5", max_attempts=2)
+    result = run(wanted)
+    assert list(result.failed) == [5]
+    assert "died whenever they were asked for this row alone" in result.failed[5]
+    assert result.totals.reconciles
+    assert_all_once(wanted.store_path, but=(5,))
+
+
+@pytest.mark.slow
+def test_when_the_last_replica_dies_of_the_last_row_every_row_has_its_outcome(
+    parameters: Any,
+) -> None:
+    result = run(parameters("dies-at-0", num_replicas=1, limit=1))
+    assert list(result.failed) == [0]
+    assert result.totals.reconciles
+
+
+@pytest.mark.slow
+def test_what_no_replica_can_help_stops_the_job_and_it_goes_on_later(
+    parameters: Any,
+) -> None:
+    wanted = parameters("slow")
+    blocker = wanted.store_path / "samples"
+    wanted.store_path.mkdir(parents=True)
+    blocker.write_text("in the way")  # no sample can be written
+    with pytest.raises(JobError, match="stopped the job"):
+        run(wanted)
+    state = read_progress(wanted.run_path)
+    assert state is not None and state.state == "failed"
+    blocker.unlink()
+    assert run(wanted).is_whole
+    assert_all_once(wanted.store_path)
+
+
+def test_an_interrupt_finishes_what_is_in_flight_and_the_rest_comes_later(parameters: Any) -> None:
+    wanted = parameters("slow", concurrency=1)
+    with opened(wanted) as servers:
+        job = extract.prepare(wanted, servers)
+        when_stored(wanted, 10, lambda: os.kill(os.getpid(), signal.SIGINT))
+        result = extract.run(job, servers)
+        assert result.interrupted
+        stored = len(ok_lines(wanted.store_path))
+        assert 10 <= stored < len(SAMPLES)
+        assert result.totals.ok == stored
+        assert result.totals.unfinished == len(SAMPLES) - stored
+        # the same replicas take up the rest
+        assert extract.run(extract.prepare(wanted, servers), servers).is_whole
+    assert_all_once(wanted.store_path)
+
+
+INTO_A_BUCKET = """
+import os, signal, sys, threading, time
+from cluster.test_cluster import opened
+from hslib import extract
+from hslib.store.bucket import lock as objectlock
+from hslib.parameters import ExtractionParameters
+from hslib.store.contract import open_storage
+objectlock.STALE_S = 5.0  # in the driver: how long a killed replica's lock keeps its rows waiting
+wanted = ExtractionParameters.model_validate_json(sys.argv[1])
+with opened(wanted) as servers:
+    job = extract.prepare(wanted, servers)
+    victim = servers.ready[0].pid
+    def kill():
+        while sum(entry.status == "ok" for entry in open_storage(wanted.store_path).entries()) < 20:
+            time.sleep(0.1)
+        os.kill(victim, signal.SIGKILL)
+    threading.Thread(target=kill, daemon=True).start()
+    assert extract.run(job, servers).is_whole
+"""
+
+
+@pytest.mark.slow
+def test_replicas_write_to_a_bucket_and_one_that_is_killed_loses_and_repeats_nothing(
+    parameters: Any, bucket: Bucket
+) -> None:
+    wanted = parameters("slow", store_dir=bucket.url)
+    subprocess.run([sys.executable, "-c", INTO_A_BUCKET, wanted.model_dump_json()], check=True)
+    store = Store(bucket.url)
+    assert list(store.entries) == [s.index for s in SAMPLES]
+    lines = [entry for entry in store.storage.entries() if entry.status == "ok"]
+    assert len(lines) == len(SAMPLES)
+    assert store.verify(deep=True).clean
+    for stored in store:
+        assert stored.hidden_states.equal(states_of(stored.input_ids.numpy()))
+    assert "replica 0 is lost" in (wanted.run_path / "extraction.log").read_text()
+
+
+def test_a_row_that_changes_meanwhile_ends_the_job_when_what_is_in_flight_is_stored(
+    parameters: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "_WINDOW_ROWS", 8)
+    whole = Job.samples
+
+    def changed(job: Job) -> Iterator[Sample]:
+        yield from itertools.islice(whole(job), 60)
+        raise DatasetError("row 60 changed while the job ran")
+
+    wanted = parameters("slow", concurrency=1)
+    with opened(wanted) as servers:
+        job = extract.prepare(wanted, servers)
+        monkeypatch.setattr(Job, "samples", changed)
+        with pytest.raises(DatasetError, match="row 60"):
+            extract.run(job, servers)
+        monkeypatch.setattr(Job, "samples", whole)
+        assert not any(slot.blocks for slot in servers.slots)
+        for number in range(2):  # nobody writes any more
+            with open_writer_lock(wanted, number):
+                pass
+        assert extract.run(extract.prepare(wanted, servers), servers).is_whole
+    assert_all_once(wanted.store_path)
+
+
+class LateReplica(FakeReplica):
+    """Replica 1 takes long to open its first job's store."""
+
+    is_late = True
+
+    def begin(self, *job: Any) -> Any:
+        if self.number == 1 and self.is_late:
+            time.sleep(4)
+        self.is_late = False
+        return super().begin(*job)
+
+
+def test_a_replica_that_is_not_at_work_when_a_job_ends_is_started_again_for_the_next(
+    parameters: Any,
+) -> None:
+    wanted = parameters("slow", limit=40)
+    servers = open_cluster(wanted, replica_class=LateReplica)
+    try:
+        assert extract.run(extract.prepare(wanted, servers), servers).is_whole
+        assert servers.slots[1].ok == 0, "it was not late"
+        late = servers.slots[1].actor
+        wanted = wanted.model_copy(update={"limit": 0})
+        assert extract.run(extract.prepare(wanted, servers), servers).is_whole
+        assert servers.slots[1].actor is not late
+    finally:
+        servers.close()
+    assert_all_once(wanted.store_path)
+
+
+DRIVER = """
+import sys
+from cluster.test_cluster import run
+from hslib.parameters import ExtractionParameters
+run(ExtractionParameters.model_validate_json(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_driver_takes_its_cluster_with_it_and_the_job_goes_on_when_run_again(
+    parameters: Any,
+) -> None:
+    wanted = parameters("slow")
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER, wanted.model_dump_json()])
+    try:
+        while sum(ok_lines(wanted.store_path).values()) < 20:
+            assert driver.poll() is None, "it ended before it could be killed"
+            time.sleep(0.02)
+        started = psutil.Process(driver.pid).children(recursive=True)
+    finally:
+        driver.kill()
+        driver.wait()
+    _, alive = psutil.wait_procs(started, timeout=5)
+    names = [process.name() for process in alive]
+    for process in alive:
+        process.kill()
+    assert {"ray::RuntimeEnvAgent", "ray::DashboardAgent"}.issuperset(names)  # they go later
+    stored = len(ok_lines(wanted.store_path))
+    assert stored < len(SAMPLES)
+    result = run(wanted)
+    assert (result.totals.already_done, result.totals.ok) == (stored, len(SAMPLES) - stored)
+    assert_all_once(wanted.store_path)
+
+
+@pytest.mark.slow
+def test_a_replica_that_does_not_come_up_is_given_up_and_the_others_do_it_all(
+    parameters: Any,
+) -> None:
+    wanted = parameters("broken-1")
+    assert run(wanted).is_whole
+    state = read_progress(wanted.run_path)
+    assert state is not None
+    assert state.replicas[1].state == "given up after 3 starts: no such model"
+    assert_all_once(wanted.store_path)
+
+
+@pytest.mark.slow
+def test_a_replica_that_says_nothing_any_more_is_named_and_replaced(parameters: Any) -> None:
+    wanted = parameters(
+        "slow", max_attempts=1, request_timeout_s=5.0, dump_timeout_s=2.0, server_wait_s=1.0
+    )
+    with opened(wanted) as servers:
+        job = extract.prepare(wanted, servers)
+        victim = servers.ready[0].pid
+        when_stored(wanted, 20, lambda: os.kill(victim, signal.SIGSTOP))
+        assert extract.run(job, servers).is_whole
+    assert_all_once(wanted.store_path)
+    assert "no word of it for 8 s" in (wanted.run_path / "extraction.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_job_begins_with_the_replicas_that_have_room_and_the_others_join_it(
+    parameters: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @ray.remote(num_cpus=3)
+    class Other:
+        def here(self) -> None: ...
+
+    monkeypatch.setattr(cluster, "_ROOM_S", 3.0)
+    other = Other.remote()
+    ray.get(other.here.remote())
+    wanted = parameters("slow", concurrency=1)
+    with opened(wanted) as servers:
+        assert [slot.state for slot in servers.slots].count("waiting for room") == 1
+        job = extract.prepare(wanted, servers)
+        when_stored(wanted, 3, lambda: ray.kill(other))
+        assert extract.run(job, servers).is_whole
+        ends = time.monotonic() + 60
+        while len(servers.ready) < 2:  # if the job was too short for it
+            assert time.monotonic() < ends, "the other replica got no room"
+            servers.meet_starters(0.5)
+            for slot in servers.slots:
+                if slot.state == "lost":  # the job ended just as it was to join
+                    servers.start(slot)
+    assert_all_once(wanted.store_path)
+
+
+@pytest.mark.slow
+def test_when_none_comes_up_the_reason_is_told(parameters: Any) -> None:
+    with pytest.raises(ServerError, match="no replica came up; the last: no such model"):
+        run(parameters("broken-0", "broken-1"))
+
+
+@pytest.mark.slow
+def test_a_lost_replicas_rows_wait_while_its_journal_may_still_be_written(
+    parameters: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "_FENCE_S", 2.0)
+    wanted = parameters("slow")
+    with opened(wanted) as servers:
+        job = extract.prepare(wanted, servers)
+        held = open_storage(wanted.store_path).lock("journal-replica-00000.jsonl", "it")
+
+        def kill_and_hold() -> None:
+            os.kill(servers.ready[0].pid, signal.SIGKILL)
+            while True:
+                with contextlib.suppress(JobError):
+                    held.acquire()
+                    return
+
+        when_stored(wanted, 20, kill_and_hold)
+        with pytest.raises(JobError, match="may be writing"):
+            extract.run(job, servers)
+    held.release()
+    stored = len(ok_lines(wanted.store_path))
+    assert stored < len(SAMPLES)
+    assert run(wanted).totals.ok == len(SAMPLES) - stored
+    assert_all_once(wanted.store_path)
+
+
+def test_a_full_disk_is_no_fault_of_a_row_that_replicas_died_with(parameters: Any) -> None:
+    wanted, writer = parameters(max_attempts=1), Mock()
+    todo = Mock(parameters=wanted, samples=lambda: iter(()), plan=Mock(todo_tokens=0))
+    servers = Cluster(1, Mock(), is_ours=False)
+    work = Driver(servers, todo, writer, Mock())
+    servers.slots[0].blocks["call"] = Block((SAMPLES[5],), is_suspect=True)
+    report = BlockReport(unfinished=[5], problem=Problem("job", "no space left on device"))
+    work._take(servers.slots[0], "extract", "call", report)
+    with pytest.raises(JobError, match="no space left"):
+        work.run()
+    writer.record.assert_not_called()
+
+
+def test_replicas_ask_for_gpus_where_there_are_any_and_each_fits_on_one_node() -> None:
+    cpus = [{"Alive": True, "Resources": {"CPU": 4.0}}, {"Alive": False, "Resources": {"CPU": 9.0}}]
+    assert demand(cpus, 8) == {"CPU": 1.0}
+    assert room(cpus, {"CPU": 1.0}) == 4
+    gpus = [{"Alive": True, "Resources": {"CPU": 9.0, "GPU": n}} for n in (8.0, 4.0, 17.0)]
+    assert demand(gpus, 8) == {"GPU": 8.0}
+    assert room(gpus, {"GPU": 8.0}) == 3
+
+
+def test_a_late_replica_that_does_not_take_the_jobs_longest_row_is_refused() -> None:
+    found = Cluster(1, lambda _number: None, is_ours=False)
+    plugin, settings = PluginInfo(pid=1, plugin_version="", sglang_version="", written_at=0), None
+    proof = Proof(plugin, settings)  # type: ignore[arg-type]
+    late = ReplicaFacts("host", 1, "", proof, longest_row=100, dump_room_bytes=1)
+    assert "longest row has 101" in found.started(found.slots[0], late, 101)
+    assert found.ready == []
+    assert found.started(found.slots[0], late, 100) == ""
+    assert found.ready == [late]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "no-such-host.invalid:6379", "127.0.0.1:99999"])
+def test_an_address_where_nobody_listens_is_said_at_once(address: str) -> None:
+    with pytest.raises(ServerError, match=f"no Ray cluster answers at {address}"):
+        cluster.require_listening(address)
+
+
+def test_a_cluster_without_room_for_one_replica_is_said(
+    parameters: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "demand", lambda *_: {"CPU": 64.0})
+    with pytest.raises(ServerError, match="no room for a replica"):
+        run(parameters())
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"ray_address": "", "num_replicas": 2}, "needs a ray_address"),
+        ({"server_url": "http://127.0.0.1:9"}, "exclude each other"),
+        ({"dump_dir": ["/a"], "server_url": ["http://127.0.0.1:9"]}, "exclude each other"),
+        ({"scan_scope": "directory"}, "somebody else runs"),
+    ],
+)
+def test_parameters_that_do_not_fit_together_are_refused(
+    parameters: Any, values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ParameterError, match=message):
+        parameters(**values)

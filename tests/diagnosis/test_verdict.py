@@ -1,0 +1,158 @@
+"""From lengths to causes: the case study's verdict, thirteen causes told apart, and mixes."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from make.logs import CAUSES, edited, lengths, observed
+
+from hslib import demo
+from hslib.diagnosis import diagnose_counts, read_any
+from hslib.diagnosis.catalogue import CATALOGUE
+from hslib.diagnosis.filing.alignment import UNALIGNED
+from hslib.diagnosis.filing.finding import ranges
+from hslib.diagnosis.filing.observations import UNKNOWN, observe
+from hslib.diagnosis.rows import Rows
+
+CASES = 24
+
+
+def rows_of(ids: list[np.ndarray]) -> Rows:
+    sizes = np.array([len(part) for part in ids], np.int64)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return Rows(sizes, np.concatenate(ids).astype("<i4"), offsets)
+
+
+def test_the_case_study_is_synchronisation_and_not_the_tokenizer() -> None:
+    found = diagnose_counts(read_any(demo.case_study_path()))
+    shift, foreign = found.verdict.findings
+    assert (shift.code, foreign.code) == ("shift", "foreign")
+    assert shift.samples.tolist() == [81, 82, 83, 84, 86, 87]
+    assert foreign.samples.tolist() == [85]
+    assert found.filing.holds.tolist() == [78, 79, 80, 81, UNALIGNED, 82, 83]
+    assert shift.chance is not None and shift.chance < 1e-5
+    text = "\n".join(found.verdict.sentences())
+    assert "SYNCHRONISATION, not the tokenizer: 7 of 7" in text
+    assert "lag 3: 81-84 hold 78-81 (1 agree, 3 not in the log)" in text
+    assert "lag 4, after a foreign 1-token dump at 85: 86-87 hold 82-83 (2 agree)" in text
+    assert "By chance: less than one in 100,000" in text or "one in 1,000,000" in text
+    assert "delete the files of these samples" in text
+    assert "03_extraction.ipynb" in text
+
+
+def test_samples_that_look_right_inside_a_shift_are_named_as_wrong() -> None:
+    rng = np.random.default_rng(0)
+    expected = lengths(rng, 400, "equal")
+    got = np.roll(expected, 2)
+    differing = np.flatnonzero(got != expected)
+    warned = observe(differing, expected[differing], got[differing], "log", only_mismatches=True)
+    ids = [np.full(n, 1) for n in expected]
+    found = diagnose_counts(warned, rows_of(ids))
+    shift = found.verdict.findings[0]
+    assert shift.code == "shift"
+    alike = np.setdiff1d(np.arange(10, 390), differing)
+    assert len(alike) > 50
+    assert np.isin(alike, shift.samples).all()
+    assert "look right, since their lengths happen to equal" in shift.evidence
+
+
+def test_thirteen_causes_are_told_apart_by_lengths() -> None:
+    table = {code: Counter(_main(code, seed) for seed in range(CASES)) for code in CAUSES}
+    right = sum(row[code] for code, row in table.items())
+    assert len(CAUSES) == 13
+    assert right >= 0.95 * CASES * len(CAUSES), table
+    assert all(row[code] >= 0.85 * CASES for code, row in table.items()), table
+    wrong = sum(n for code in ("unknown",) for got, n in table[code].items() if got != code)
+    assert wrong == 0, "what fits none is unknown, not a guess"
+
+
+def _main(code: str, seed: int) -> str:
+    return diagnose_counts(observed(code, seed)).verdict.main
+
+
+def test_every_cause_has_words() -> None:
+    assert set(CAUSES) <= set(CATALOGUE)
+    for cause in CATALOGUE.values():
+        assert cause.title and cause.cure
+
+
+@pytest.mark.parametrize("kind", ["lognormal", "equal"])
+def test_five_thousand_samples_with_noise_are_a_shift_with_foreign_dumps(kind: str) -> None:
+    rng = np.random.default_rng(8)
+    expected = lengths(rng, 5000, kind)
+    made = edited(rng, expected, kind)
+    found = diagnose_counts(observe(range(5000), expected, made.got, "made"))
+    assert found.verdict.main == "shift"
+    assert not {"limit", "chunk", "frame", "prefix_cache"} & set(found.verdict.codes)
+    foreign = next(f for f in found.verdict.findings if f.code == "foreign")
+    true = np.flatnonzero(made.foreign)
+    assert np.isin(true, foreign.samples).mean() > 0.8
+    assert np.isin(foreign.samples, true).mean() > 0.8
+    known = made.sources >= 0
+    assert (found.filing.holds[known] == made.sources[known]).mean() > 0.9
+
+
+def test_a_shift_and_a_frame_in_one_log_are_a_mix() -> None:
+    rng = np.random.default_rng(9)
+    expected = lengths(rng, 600)
+    got = np.concatenate([expected[:300] + 1, np.roll(expected, 4)[300:]])
+    verdict = diagnose_counts(observe(range(600), expected, got, "made")).verdict
+    assert verdict.is_mix
+    assert {"shift", "frame"} <= set(verdict.codes)
+    assert verdict.sentences()[0].startswith("A MIX of ")
+    frame = next(f for f in verdict.findings if f.code == "frame")
+    assert ranges(frame.samples) == "0-299"
+
+
+def test_a_limit_beside_unrelated_noise_leaves_the_noise_unknown() -> None:
+    rng = np.random.default_rng(10)
+    expected = lengths(rng, 600)
+    got = np.minimum(expected, 1000)
+    noisy = rng.choice(600, 12, replace=False)
+    got[noisy] = rng.integers(20, 900, 12)
+    verdict = diagnose_counts(observe(range(600), expected, got, "made")).verdict
+    assert verdict.codes == ("limit", "unknown")
+    unknown = verdict.findings[1].samples
+    assert np.isin(unknown, noisy).all()
+
+
+def test_a_cached_prefix_is_proven_by_the_rows_ids() -> None:
+    """Each with its own prefix length, so that lengths alone say nothing."""
+    rng = np.random.default_rng(11)
+    ids, got = [], []
+    for index in range(120):
+        row = rng.integers(5, 500, int(rng.integers(100, 400)))
+        shared = int(rng.integers(20, 90))
+        if index and index % 2:
+            row[:shared] = ids[index - 1][:shared]
+        ids.append(row)
+        got.append(len(row) - (shared if index % 2 else 0))
+    seen = observe(range(120), [len(row) for row in ids], got, "made")
+    assert diagnose_counts(seen).verdict.main == "unknown"
+    verdict = diagnose_counts(seen, rows_of(ids)).verdict
+    assert verdict.codes == ("prefix_cache",)
+    assert verdict.findings[0].samples.tolist() == list(range(1, 120, 2))
+    other = rows_of([rng.integers(5, 500, len(row)) for row in ids])
+    assert diagnose_counts(seen, other).verdict.main == "unknown"
+
+
+def test_a_journal_of_a_sound_job_has_nothing_to_cure() -> None:
+    verdict = diagnose_counts(observe(range(5), [3, 4, 5, 6, 7], [3, 4, 5, 6, 7], "j")).verdict
+    assert verdict.main == "none"
+    assert verdict.sentences() == ["All 5 compared samples agree; nothing to cure."]
+    empty = diagnose_counts(observe([], [], [], "empty")).verdict
+    assert "No sample can be compared" in empty.sentences()[0]
+    silent = diagnose_counts(observe([0, 1], [3, 4], [UNKNOWN, UNKNOWN], "silent")).verdict
+    assert "No sample can be compared" in silent.sentences()[0]
+
+
+@pytest.mark.parametrize(
+    ("samples", "words"),
+    [([81, 82, 83, 84, 86], "81-84, 86"), ([], "none"), ([5], "5"), ([3, 1, 2], "1-3")],
+)
+def test_ranges_are_short(samples: list[int], words: str) -> None:
+    assert ranges(samples) == words
+
+
+def test_many_ranges_are_cut_with_their_count() -> None:
+    assert ranges(list(range(0, 40, 2)), shown=2) == "0, 2, ... (20 in all)"

@@ -1,0 +1,718 @@
+"""Faults of a server that a real one won't show on demand: a hand-made one that misbehaves.
+
+It answers SGLang's three paths and dumps made-up states with the plugin's own writer, so the
+job's reaction, and not the states, is what these tests are about.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hs_dump.hooks import write_plugin_json
+from make.dumps import BOUNDARIES, proven, put_dump
+from make.rows import random_sample, write_rows
+
+from hslib import extract
+from hslib.errors import DatasetError, JobError, ParameterError, ServerError, StoreError
+from hslib.parameters import ExtractionParameters
+from hslib.server.endpoints import open_fleet
+from hslib.store.reader import Store
+
+SAMPLES = [random_sample(i, 10 + i, seed=9) for i in range(12)]
+SETTINGS = {
+    "version": "0.5.23",
+    "model_path": "m",
+    "dtype": "auto",
+    "quantization": None,
+    "kv_cache_dtype": "auto",
+    "attention_backend": "torch_native",
+    "tp_size": 1,
+    "dp_size": 1,
+    "chunked_prefill_size": -1,
+    "disable_radix_cache": True,
+    "speculative_algorithm": None,
+    "allow_auto_truncate": False,
+    "max_req_input_len": 1000,
+}
+
+
+def states_of(ids: np.ndarray) -> torch.Tensor:
+    """States bf16 [T, 4, 64] that are a function of the ids."""
+    generator = torch.Generator().manual_seed(int(ids.sum()))
+    return torch.randn(len(ids), 4, 64, generator=generator).to(torch.bfloat16)
+
+
+class FakeServer:
+    """``misbehave(rid, ids, attempt)`` is called before a dump is made; it may raise or sleep."""
+
+    def __init__(self, dumps: Path, model: Path) -> None:
+        self.dumps, self.model = dumps, model
+        self.misbehave: Callable[[str, np.ndarray, int], int | None] = lambda *_: None
+        self.states = states_of
+        self.requests: list[str] = []
+        self.start()
+
+    def start(self, port: int = 0, **plugin: Any) -> None:
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_args: object) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                self.answer(200, SETTINGS if "server_info" in self.path else {})
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                status = outer.generate(body)
+                if status is None:
+                    self.close_connection = True
+                    self.connection.close()
+                    return
+                metas = [{"meta_info": {"prompt_tokens": len(i)}} for i in body["input_ids"]]
+                self.answer(status, metas if status == 200 else {"error": "no"})
+
+            def answer(self, status: int, content: Any) -> None:
+                data = json.dumps(content).encode()
+                self.send_response(status)
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                with contextlib.suppress(OSError):  # the job was killed
+                    self.wfile.write(data)
+
+        self.dumps.mkdir(exist_ok=True)
+        facts = {
+            "model_path": str(self.model),
+            "model_class": "LlamaForCausalLM",
+            "num_layers": 6,
+            "hidden_size": 64,
+            "vocab_size": 512,
+            "dtype": "bfloat16",
+            "boundaries": list(BOUNDARIES),
+            **proven(BOUNDARIES),
+        }
+        write_plugin_json(self.dumps, {**facts, **plugin})
+        self.http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self.http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
+        threading.Thread(target=self.http.serve_forever, args=(0.05,), daemon=True).start()
+
+    def stop(self) -> None:
+        self.http.shutdown()
+        self.http.server_close()
+
+    def generate(self, body: dict[str, Any]) -> int | None:
+        for rid, ids in zip(body["rid"], body["input_ids"], strict=True):
+            self.requests.append(rid)
+            status = self.misbehave(rid, np.array(ids, np.int32), self.times_asked(rid))
+            if status != 0:
+                if status is not None:
+                    return status if status > 0 else None
+                self.dump(rid, np.array(ids, np.int32))
+        return 200
+
+    def times_asked(self, rid: str) -> int:
+        """How often this sample was asked for, this time included."""
+        prefix = "-".join(rid.split("-")[:2]) + "-"
+        return sum(known.startswith(prefix) for known in self.requests)
+
+    def dump(self, rid: str, ids: np.ndarray) -> None:
+        put_dump(self.dumps, rid, ids, self.states(ids))
+
+
+DROP, NO_DUMP = -1, 0  # close the connection; answer 200 and dump nothing
+
+
+@pytest.fixture
+def fake(tmp_path: Path, model_of: Callable[[str], Path]) -> Iterator[FakeServer]:
+    server = FakeServer(tmp_path / "dumps", model_of("llama"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def parameters(fake: FakeServer, tmp_path: Path) -> Callable[..., ExtractionParameters]:
+    def make(**values: Any) -> ExtractionParameters:
+        defaults = {
+            "run_dir": str(tmp_path / "run"),
+            "dataset_path": str(write_rows(tmp_path / "rows.jsonl", SAMPLES)),
+            "model_path": str(fake.model),
+            "layers": "1,3,5",
+            "server_url": fake.url,
+            "dump_dir": str(fake.dumps),
+            "dump_timeout_s": 0.3,
+            "concurrency": 4,
+            "samples_per_request": 3,
+        }
+        return ExtractionParameters.from_values({**defaults, **values})
+
+    return make
+
+
+def run(parameters: ExtractionParameters) -> extract.Result:
+    fleet = open_fleet(parameters)
+    return extract.run(extract.prepare(parameters, fleet), fleet)
+
+
+def assert_store_is_right(path: Path, indices: list[int] | None = None) -> None:
+    store = Store(path)
+    assert list(store.entries) == (indices or [s.index for s in SAMPLES])
+    assert store.verify(deep=True).clean
+    for stored in store:
+        assert torch.equal(stored.hidden_states, states_of(stored.input_ids.numpy()))
+
+
+def once(index: int, outcome: int) -> Callable[[str, np.ndarray, int], int | None]:
+    """Misbehave at one sample's first attempt."""
+    return lambda rid, _ids, attempt: (
+        outcome if rid.startswith(f"hs-{index}-") and attempt == 1 else None
+    )
+
+
+@pytest.mark.parametrize("outcome", [500, 503, 429, DROP, NO_DUMP])
+def test_a_fault_that_passes_costs_only_another_try(
+    fake: FakeServer, parameters: Any, outcome: int
+) -> None:
+    fake.misbehave = once(4, outcome)
+    assert run(parameters()).is_whole
+    assert_store_is_right(parameters().store_path)
+    assert Store(parameters().store_path).entries[4].attempts == 2
+
+
+def test_a_refusal_is_tried_once_alone_and_names_the_row(fake: FakeServer, parameters: Any) -> None:
+    fake.misbehave = lambda rid, *_: 400 if rid.startswith("hs-4-") else None
+    result = run(parameters())
+    assert list(result.failed) == [4]
+    assert "answered 400" in result.failed[4]
+    assert len([rid for rid in fake.requests if rid.startswith("hs-4-")]) == 2
+    rest = [s.index for s in SAMPLES if s.index != 4]
+    assert_store_is_right(parameters().store_path, rest)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "check"),
+    [
+        (lambda path: os.truncate(path, 900), "readable"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1] + b"\xff"), "input_ids"),
+        (
+            lambda path: path.write_bytes(
+                path.read_bytes()[:600] + b"\xff\xff" + path.read_bytes()[602:]
+            ),
+            "checksum",
+        ),
+    ],
+)
+def test_a_spoilt_dump_is_tried_again_and_never_stored(
+    fake: FakeServer, parameters: Any, spoil: Any, check: str
+) -> None:
+    def misbehave(rid: str, ids: np.ndarray, attempt: int) -> int | None:
+        if not rid.startswith("hs-7-") or attempt > 1:
+            return None
+        fake.dump(rid, ids)
+        spoil(fake.dumps / rid / "hidden_states.safetensors")
+        return NO_DUMP
+
+    fake.misbehave = misbehave
+    assert run(parameters()).is_whole
+    assert_store_is_right(parameters().store_path)
+    log = (parameters().run_path / "extraction.log").read_text()
+    assert "[7] try 1" in log
+    assert check in log
+
+
+def test_other_samples_states_under_this_samples_id_are_never_stored(
+    fake: FakeServer, parameters: Any
+) -> None:
+    """The case study's fault: every dump is the one of the sample before."""
+    previous: list[np.ndarray] = []
+
+    def shift(rid: str, ids: np.ndarray, _attempt: int) -> int | None:
+        if rid.startswith("hs-999999999-"):
+            return None
+        fake.dump(rid, previous[-1] if previous else ids[::-1].copy())
+        previous.append(ids)
+        return NO_DUMP
+
+    fake.misbehave = shift
+    wanted = parameters(concurrency=1, samples_per_request=1, max_attempts=1)
+    result = run(wanted)
+    assert len(result.failed) == len(SAMPLES)
+    assert len(Store(wanted.store_path)) == 0
+    assert all("is not sample" in reason for reason in result.failed.values())
+
+
+def test_a_late_answer_of_an_earlier_try_is_not_mistaken_for_this_ones(
+    fake: FakeServer, parameters: Any
+) -> None:
+    late: list[threading.Timer] = []
+
+    def misbehave(rid: str, ids: np.ndarray, attempt: int) -> int | None:
+        if rid.startswith("hs-3-") and attempt == 1:
+            wrong = ids.copy()
+            wrong[0] += 1
+            late.append(threading.Timer(0.6, lambda: fake.dump(rid, wrong)))
+            late[-1].start()
+            return NO_DUMP
+        return None
+
+    fake.misbehave = misbehave
+    assert run(parameters()).is_whole
+    for timer in late:
+        timer.join()
+    assert_store_is_right(parameters().store_path)
+
+
+def test_a_request_without_an_answer_times_out_and_is_tried_again(
+    fake: FakeServer, parameters: Any
+) -> None:
+    def misbehave(rid: str, _ids: np.ndarray, attempt: int) -> int | None:
+        if rid.startswith("hs-5-") and attempt == 1:
+            time.sleep(1.5)
+        return None
+
+    fake.misbehave = misbehave
+    assert run(parameters(request_timeout_s=0.5)).is_whole
+    assert_store_is_right(parameters().store_path)
+
+
+def test_too_many_failures_in_a_row_stop_the_job(fake: FakeServer, parameters: Any) -> None:
+    fake.misbehave = lambda rid, *_: None if rid.startswith("hs-999999999-") else 400
+    with pytest.raises(JobError, match="samples in a row failed"):
+        run(parameters(max_failures_in_a_row=3, concurrency=1))
+    assert 3 <= len(Store(parameters().store_path).ledger.failed) <= 5
+
+
+def test_a_server_that_comes_back_is_waited_for(fake: FakeServer, parameters: Any) -> None:
+    port = int(fake.url.rsplit(":", 1)[1])
+    gone = threading.Event()
+
+    def misbehave(rid: str, *_: Any) -> int | None:
+        if rid.startswith("hs-5-") and not gone.is_set():
+            gone.set()
+            threading.Thread(target=restart, daemon=True).start()
+            time.sleep(0.1)
+            return DROP
+        return None
+
+    def restart() -> None:
+        fake.stop()
+        time.sleep(1.0)
+        fake.start(port)
+
+    fake.misbehave = misbehave
+    assert run(parameters(concurrency=2)).is_whole
+    assert gone.is_set()
+    assert_store_is_right(parameters().store_path)
+
+
+def test_a_server_that_dies_while_it_is_proven_again_is_waited_for(
+    fake: FakeServer, parameters: Any
+) -> None:
+    """It answered /health once more, and was gone when the canary came."""
+    dropped: list[str] = []
+
+    def misbehave(rid: str, *_: Any) -> int | None:
+        is_canary = "-999999999-" in rid
+        if (dropped and is_canary and len(dropped) < 3) or (not dropped and not is_canary):
+            dropped.append(rid)
+            return DROP
+        return None
+
+    wanted = parameters()
+    fleet = open_fleet(wanted)
+    job = extract.prepare(wanted, fleet)
+    fake.misbehave = misbehave
+    assert extract.run(job, fleet).is_whole
+    assert len(dropped) == 3
+    assert_store_is_right(parameters().store_path)
+
+
+def test_another_model_that_comes_back_is_refused_with_the_fields(
+    fake: FakeServer, parameters: Any
+) -> None:
+    port = int(fake.url.rsplit(":", 1)[1])
+    gone = threading.Event()
+
+    def misbehave(rid: str, *_: Any) -> int | None:
+        if rid.startswith("hs-5-") and not gone.is_set():
+            gone.set()
+            threading.Thread(target=restart, daemon=True).start()
+            time.sleep(0.1)
+            return DROP
+        return None
+
+    def restart() -> None:
+        fake.stop()
+        time.sleep(0.5)
+        fake.start(port, model_class="Qwen3ForCausalLM")
+
+    fake.misbehave = misbehave
+    with pytest.raises(ServerError, match="model_class differ"):
+        run(parameters(concurrency=1))
+    assert Store(parameters().store_path).verify(deep=True).clean
+
+
+def other_states(ids: np.ndarray) -> torch.Tensor:
+    """Off by 10 % in one layer, which is still a state like any other."""
+    states = states_of(ids)
+    states[:, 1] += 0.1 * torch.randn(states[:, 1].shape)
+    return states
+
+
+@pytest.mark.parametrize("what", ["weights", "states"])
+def test_a_server_that_is_swapped_between_two_requests_is_refused_before_anything_is_stored(
+    fake: FakeServer, parameters: Any, what: str
+) -> None:
+    """No request fails: the new process answers the next one as if nothing had been."""
+    swapped: list[str] = []
+
+    def misbehave(rid: str, *_: Any) -> int | None:
+        if rid.startswith("hs-5-"):
+            plugin = json.loads((fake.dumps / "plugin.json").read_text())
+            if what == "weights":
+                plugin["weights"] = plugin["weights"] | {"model.layers.4": "other"}
+            else:
+                fake.states = other_states
+            write_plugin_json(fake.dumps, plugin)
+            swapped.append(rid)
+        return None
+
+    weights = {f"model.layers.{n}": "same" for n in range(6)}
+    fake.stop()
+    fake.start(weights=weights)
+    fake.misbehave = misbehave
+    said = {
+        "weights": r"weights of model\.layers\.4 \(1 of 6 groups\) differ",
+        "states": "canary's states .the weights' files are the same.* at boundary 3 differ",
+    }
+    wanted = parameters(concurrency=1, samples_per_request=1)
+    with pytest.raises(ServerError, match=said[what]):
+        run(wanted)
+    assert len(swapped) == 1
+    assert 5 not in Store(wanted.store_path).entries
+
+
+def test_the_same_server_started_again_between_two_requests_goes_on(
+    fake: FakeServer, parameters: Any
+) -> None:
+    started: list[str] = []
+
+    def misbehave(rid: str, *_: Any) -> int | None:
+        if rid.startswith("hs-5-") and not started:
+            started.append(rid)
+            plugin = json.loads((fake.dumps / "plugin.json").read_text())
+            write_plugin_json(fake.dumps, plugin | {"model_path": "/moved"})
+        return None
+
+    fake.misbehave = misbehave
+    assert run(parameters(concurrency=1)).is_whole
+    assert fake.times_asked(started[0]) == 2, "what came before the proof is asked for again"
+    assert_store_is_right(parameters().store_path)
+
+
+def test_a_resume_on_other_weights_is_refused_and_on_the_same_elsewhere_goes_on(
+    fake: FakeServer, parameters: Any, tmp_path: Path
+) -> None:
+    weights = {"model.layers.0": "a", "model.layers.10": "b", "model.layers.9": "c"}
+    fake.stop()
+    fake.start(weights=weights)
+    run(parameters(server_url=fake.url, limit=3))
+    for change in ({"model.layers.9": "x", "model.layers.10": "y"}, {}):
+        fake.stop()
+        fake.start(weights=weights | change)
+        wanted = parameters(server_url=fake.url)
+        if change:
+            with pytest.raises(StoreError, match=r"layers\.9, model\.layers\.10 \(2 of 3 groups"):
+                run(wanted)
+    moved = tmp_path / "moved"
+    shutil.copytree(fake.model, moved)
+    assert run(parameters(server_url=fake.url, model_path=str(moved))).is_whole
+
+
+def test_a_store_of_before_is_resumed_and_the_job_says_what_is_not_checked(parameters: Any) -> None:
+    assert "WHICH MODEL" not in job_of(parameters(limit=3)).facts()
+    run(parameters(limit=3))
+    path = parameters().store_path / "manifest.json"
+    old = json.loads(path.read_text())
+    assert old["canary"]["num_tokens"] == 24
+    for name in ("weights", "canary", "accepted_missing"):
+        del old[name]
+    path.write_text(json.dumps(old))
+    before = path.read_text()
+    assert "is not checked" in job_of(parameters()).facts()["WHICH MODEL"]
+    assert run(parameters()).is_whole
+    assert path.read_text() == before, "nothing is claimed of rows that were stored before"
+
+
+def job_of(parameters: ExtractionParameters) -> Any:
+    return extract.prepare(parameters, open_fleet(parameters))
+
+
+def test_a_server_that_stays_away_ends_the_job_and_the_next_run_goes_on(
+    fake: FakeServer, parameters: Any
+) -> None:
+    port = int(fake.url.rsplit(":", 1)[1])
+
+    def misbehave(rid: str, *_: Any) -> int | None:
+        if rid.startswith("hs-6-"):
+            threading.Thread(target=fake.stop, daemon=True).start()
+            time.sleep(0.2)
+            return DROP
+        return None
+
+    fake.misbehave = misbehave
+    with pytest.raises(JobError, match="did not come back"):
+        run(parameters(server_wait_s=0.5, concurrency=1))
+    stored = len(Store(parameters().store_path))
+    assert 0 < stored < len(SAMPLES)
+    fake.misbehave = lambda *_: None
+    fake.start(port)
+    fake.requests.clear()
+    result = run(parameters())
+    assert result.is_whole
+    assert result.totals.already_done == stored
+    assert_store_is_right(parameters().store_path)
+
+
+@pytest.fixture
+def second(tmp_path: Path, model_of: Callable[[str], Path]) -> Iterator[FakeServer]:
+    server = FakeServer(tmp_path / "dumps-2", model_of("llama"))
+    yield server
+    server.stop()
+
+
+def both(fake: FakeServer, second: FakeServer) -> dict[str, Any]:
+    return {
+        "server_url": [fake.url, second.url],
+        "dump_dir": [str(fake.dumps), str(second.dumps)],
+        "concurrency": 2,
+        "samples_per_request": 1,
+    }
+
+
+def test_two_servers_share_the_rows(fake: FakeServer, second: FakeServer, parameters: Any) -> None:
+    def slowly(*_args: Any) -> None:
+        time.sleep(0.02)
+
+    fake.misbehave = second.misbehave = slowly
+    assert run(parameters(**both(fake, second))).is_whole
+    assert_store_is_right(parameters().store_path)
+    shares = [len([r for r in s.requests if "-999999999-" not in r]) for s in (fake, second)]
+    assert sum(shares) == len(SAMPLES), "a row goes to one of them"
+    assert min(shares) >= 3
+
+
+def test_one_server_dying_costs_only_what_it_had_in_flight(
+    fake: FakeServer, second: FakeServer, parameters: Any
+) -> None:
+    def die(rid: str, *_: Any) -> int | None:
+        if "-999999999-" in rid:
+            return None
+        threading.Thread(target=second.stop, daemon=True).start()
+        time.sleep(0.2)
+        return DROP
+
+    second.misbehave = die
+    fake.misbehave = lambda *_: time.sleep(0.02)
+    wanted = parameters(**both(fake, second), server_wait_s=0.5)
+    result = run(wanted)
+    assert result.is_whole
+    assert_store_is_right(wanted.store_path)
+    log = (wanted.run_path / "extraction.log").read_text()
+    assert "going on with 1 other server(s)" in log
+    tries = [e.attempts for e in Store(wanted.store_path).entries.values()]
+    assert sum(tries) <= len(SAMPLES) + 2, "only the tries in flight are repeated"
+
+
+def test_a_server_that_hangs_does_not_hold_up_the_others(
+    fake: FakeServer, second: FakeServer, parameters: Any
+) -> None:
+    def hang(rid: str, *_: Any) -> None:
+        if "-999999999-" not in rid:
+            time.sleep(3)
+
+    second.misbehave = hang
+    started = time.monotonic()
+    assert run(parameters(**both(fake, second), request_timeout_s=10.0)).is_whole
+    assert time.monotonic() - started < 8
+    served = [rid for rid in fake.requests if "-999999999-" not in rid]
+    assert len(served) >= len(SAMPLES) - 2
+
+
+def test_servers_of_different_models_are_refused_with_the_fields(
+    fake: FakeServer, second: FakeServer, parameters: Any
+) -> None:
+    write_plugin_json(
+        second.dumps, {**json.loads((fake.dumps / "plugin.json").read_text()), "num_layers": 7}
+    )
+    with pytest.raises(ServerError, match="num_layers differ"):
+        run(parameters(**both(fake, second)))
+
+
+def test_each_server_needs_a_dump_directory_or_all_share_one(parameters: Any) -> None:
+    with pytest.raises(ParameterError, match="dump_dir has 1 entries, server_url 2"):
+        parameters(server_url=["http://a", "http://b"], dump_dir=["x"])
+
+
+def test_a_row_that_its_server_never_answers_fails_and_does_not_hang_the_job(
+    fake: FakeServer, parameters: Any
+) -> None:
+    fake.misbehave = lambda rid, *_: DROP if rid.startswith("hs-4-") else None
+    result = run(parameters())
+    assert list(result.failed) == [4]
+    assert_store_is_right(parameters().store_path, [s.index for s in SAMPLES if s.index != 4])
+    log = (parameters().run_path / "extraction.log").read_text()
+    assert log.count("[4] no answer") == 4, "once in company, three times alone"
+
+
+def test_a_proxy_without_a_server_behind_it_is_waited_out(
+    fake: FakeServer, parameters: Any
+) -> None:
+    """503 for a second and a half is nobody's fault."""
+    until = time.monotonic() + 1.5
+    fake.misbehave = lambda rid, *_: (
+        503 if "-999999999-" not in rid and time.monotonic() < until else None
+    )
+    result = run(parameters(max_attempts=20))
+    assert result.is_whole
+
+
+def test_running_a_plan_twice_is_refused_and_takes_nothing_back(
+    fake: FakeServer, parameters: Any
+) -> None:
+    fleet = open_fleet(parameters())
+    job = extract.prepare(parameters(), fleet)
+    assert extract.run(job, fleet).is_whole
+    fake.requests.clear()
+    with pytest.raises(JobError, match=r"extract\.prepare again"):
+        extract.run(job, fleet)
+    assert fake.requests == []
+    assert_store_is_right(parameters().store_path)
+    assert not (parameters().store_path / "quarantine").exists()
+
+
+def test_shards_that_are_planned_together_do_not_stop_each_other(parameters: Any) -> None:
+    """One shard's job stores rows between another's plan and its run."""
+    planned = []
+    for shard in range(2):
+        wanted = parameters(shard_index=shard, num_shards=2)
+        fleet = open_fleet(wanted)
+        planned.append((extract.prepare(wanted, fleet), fleet))
+    for job, fleet in planned:
+        assert extract.run(job, fleet).is_whole
+    assert_store_is_right(parameters().store_path)
+
+
+def test_dumps_of_failed_and_late_tries_do_not_pile_up_while_the_job_runs(
+    fake: FakeServer, parameters: Any
+) -> None:
+    """Looked at before each try of the sample, and once it has failed for good."""
+    seen: list[list[str]] = []
+    wanted = parameters(concurrency=2, samples_per_request=1)
+
+    def look() -> None:
+        seen.append([p.name for p in fake.dumps.glob("hs-2-*")])
+
+    def misbehave(rid: str, ids: np.ndarray, _attempt: int) -> int | None:
+        if rid.startswith("hs-2-"):
+            look()
+            fake.dump(rid, ids[::-1].copy())
+            return NO_DUMP
+        if rid.startswith("hs-11-"):
+            log = wanted.run_path / "extraction.log"
+            while "[2] failed" not in log.read_text():
+                time.sleep(0.02)
+            time.sleep(0.2)
+            look()
+        return None
+
+    fake.misbehave = misbehave
+    result = run(wanted)
+    assert list(result.failed) == [2]
+    assert seen == [[]] * (wanted.max_attempts + 1)
+
+
+def test_an_interrupt_waits_for_what_is_in_flight(fake: FakeServer, parameters: Any) -> None:
+    """One worker, one slow request: its line must be in the journal when the job ends."""
+    in_flight = threading.Event()
+
+    def slowly(rid: str, *_: Any) -> None:
+        if rid.startswith("hs-0-"):
+            in_flight.set()
+            time.sleep(1.5)
+
+    fake.misbehave = slowly
+
+    def interrupt() -> None:
+        in_flight.wait()
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    result = run(parameters(concurrency=1, samples_per_request=1))
+    assert result.interrupted
+    assert list(Store(parameters().store_path).entries) == [0]
+    with pytest.raises(JobError, match="have no outcome: the job was interrupted"):
+        result.require_whole()
+
+
+def test_other_peoples_directories_in_the_dump_directory_stay(
+    fake: FakeServer, parameters: Any
+) -> None:
+    for name in ("hs-corpus", "my-store"):
+        (fake.dumps / name).mkdir()
+        (fake.dumps / name / "train.jsonl").write_text("x")
+    fake.dump("hs-3-13-0123456789abcdef-1", SAMPLES[3].input_ids)
+    assert run(parameters()).is_whole
+    assert sorted(p.name for p in fake.dumps.iterdir() if p.is_dir()) == ["hs-corpus", "my-store"]
+
+
+def test_rows_that_are_stored_and_rejected_now_are_refused(parameters: Any, tmp_path: Path) -> None:
+    run(parameters())
+    path = tmp_path / "rows.jsonl"
+    wanted = parameters()
+    lines = path.read_text().splitlines()
+    lines[5] = '{"input_ids": []}'
+    path.write_text("\n".join(lines[:9]))
+    with pytest.raises(DatasetError, match="4 are rejected or gone") as caught:
+        run(wanted)
+    assert caught.value.fields["indices"] == [5, 9, 10, 11]
+
+
+def test_a_full_disk_stops_the_job_and_what_was_committed_stays(
+    parameters: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.pwrite
+    written = 0
+
+    def full(fd: int, data: Any, offset: int) -> int:
+        nonlocal written
+        if len(data) > 4000 and "samples" in str(Path(f"/proc/self/fd/{fd}").readlink()):
+            written += 1
+            if written > 5:
+                raise OSError(28, "No space left on device")
+        return write(fd, data, offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hslib.files.write.os.pwrite", full)
+        with pytest.raises(OSError, match="No space left"):
+            run(parameters())
+    store = Store(parameters().store_path)
+    assert len(store) == 5
+    assert store.verify(deep=True).clean
+    assert not list(parameters().store_path.rglob("*.tmp"))
+    assert run(parameters()).totals.already_done == 5
+    assert_store_is_right(parameters().store_path)

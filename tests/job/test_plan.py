@@ -1,0 +1,183 @@
+"""What a job has to do: decisions of values, no files."""
+
+from dataclasses import replace
+
+import pytest
+from make.rows import random_sample
+
+from hslib.dataset import Rejection, RowInfo, Sample, Survey
+from hslib.errors import DatasetError, JobError
+from hslib.job.plan import (
+    JobPlan,
+    Totals,
+    count_outcomes,
+    in_shard,
+    pack,
+    plan_job,
+    require_masks,
+    require_room,
+    require_unchanged,
+)
+from hslib.store.journal import Entry, Ledger
+
+
+def row(index: int, num_tokens: int = 10, digest: str = "") -> RowInfo:
+    return RowInfo(index, f"r{index}", num_tokens, digest or f"d{index}", f"m{index}")
+
+
+def survey(rows: list[RowInfo], rejected: tuple[int, ...] = (), zero_masks: int = 0) -> Survey:
+    rejections = [Rejection(i, f"r{i}", "empty", "[]", "drop it") for i in rejected]
+    return Survey(rows, rejections, len(rows) + len(rejections), zero_masks, 0, "digest", 10**9)
+
+
+def entry(row: RowInfo, status: str = "ok") -> Entry:
+    return Entry(
+        index=row.index,
+        id=row.id,
+        status=status,  # type: ignore[arg-type]
+        digest=row.digest,
+        mask_digest=row.mask_digest,
+    )
+
+
+def ledger(ok: list[Entry] | None = None, failed: list[Entry] | None = None) -> Ledger:
+    return Ledger({e.index: e for e in ok or []}, {e.index: e for e in failed or []}, {})
+
+
+def plan(
+    rows: list[RowInfo],
+    known: Ledger | None = None,
+    unsound: tuple[int, ...] = (),
+    shard: tuple[int, int] = (0, 1),
+    retry_failed: bool = False,
+    rejected: tuple[int, ...] = (),
+) -> JobPlan:
+    return plan_job(
+        survey(rows, rejected),
+        known or ledger(),
+        unsound,
+        shard=shard,
+        retry_failed=retry_failed,
+        state_bytes_per_token=100,
+    )
+
+
+def indices(rows: tuple[RowInfo, ...]) -> list[int]:
+    return [row.index for row in rows]
+
+
+def test_holes_are_filled_whatever_the_highest_stored_index_is() -> None:
+    rows = [row(i) for i in range(5)]
+    found = plan(rows, ledger(ok=[entry(rows[4]), entry(rows[1])]))
+    assert indices(found.todo) == [0, 2, 3]
+    assert found.done == (1, 4)
+
+
+def test_appended_rows_are_new_work() -> None:
+    rows = [row(0), row(1)]
+    known = ledger(ok=[entry(rows[0])])
+    assert indices(plan(rows, known).todo) == [1]
+
+
+def test_a_row_with_an_unsound_file_is_done_again() -> None:
+    rows = [row(0), row(1)]
+    found = plan(rows, ledger(ok=[entry(rows[0]), entry(rows[1])]), unsound=(1,))
+    assert indices(found.todo) == [1]
+    assert found.changed == ()
+
+
+def test_failed_rows_are_retried_only_when_asked() -> None:
+    rows = [row(0)]
+    known = ledger(failed=[entry(rows[0], "failed")])
+    assert plan(rows, known).failed_before == (0,)
+    assert indices(plan(rows, known, retry_failed=True).todo) == [0]
+
+
+def test_a_failed_row_that_changed_since_is_new_work() -> None:
+    known = ledger(failed=[entry(row(0, digest="old"), "failed")])
+    assert indices(plan([row(0)], known).todo) == [0]
+
+
+def test_moved_rows_are_refused_with_their_indices() -> None:
+    before, after = (
+        [row(0, digest="a"), row(1, digest="b")],
+        [row(0, digest="b"), row(1, digest="a")],
+    )
+    known = ledger(ok=[entry(replace(r)) for r in before])
+    found = plan(after, known)
+    with pytest.raises(DatasetError, match="2 of them moved") as caught:
+        require_unchanged(found, known.stored, survey(after))
+    assert caught.value.fields["indices"] == [0, 1]
+
+
+def test_another_mask_over_the_same_ids_is_a_changed_row() -> None:
+    known = ledger(ok=[replace(entry(row(0)), mask_digest="other")])
+    found = plan([row(0)], known)
+    with pytest.raises(DatasetError, match="1 have another loss_mask or id"):
+        require_unchanged(found, known.stored, survey([row(0)]))
+
+
+@pytest.mark.parametrize("num_shards", [1, 2, 3, 8])
+def test_each_row_is_in_exactly_one_shard(num_shards: int) -> None:
+    for index in range(50):
+        assert sum(in_shard(index, shard, num_shards) for shard in range(num_shards)) == 1
+
+
+def test_shards_together_cover_good_and_rejected_rows() -> None:
+    rows = [row(i) for i in range(0, 20, 2)]
+    plans = [plan(rows, shard=(s, 3), rejected=(1, 3, 5, 7)) for s in range(3)]
+    assert sorted(i for p in plans for i in indices(p.todo)) == [r.index for r in rows]
+    assert sorted(r.index for p in plans for r in p.rejections) == [1, 3, 5, 7]
+    assert sum(p.num_rows for p in plans) == 14
+
+
+def test_too_many_masks_of_zeros_stop_the_job() -> None:
+    found = survey([row(i) for i in range(10)], zero_masks=2)
+    require_masks(found, 0.2)
+    with pytest.raises(DatasetError, match="2 of 10"):
+        require_masks(found, 0.1)
+
+
+def test_a_job_that_cannot_fit_is_refused_with_what_would() -> None:
+    found = plan([row(i, num_tokens=1000) for i in range(10)])
+    require_room(found, store_free=2_000_000, dump_free=200_000, num_shards=1)
+    with pytest.raises(JobError, match="limit = 4 rows"):
+        require_room(found, store_free=500_000, dump_free=200_000, num_shards=1)
+    with pytest.raises(JobError, match="longest row"):
+        require_room(found, store_free=2_000_000, dump_free=50_000, num_shards=1)
+
+
+def packed(lengths: list[int], max_count: int, max_tokens: int) -> list[list[int]]:
+    samples: list[Sample] = [random_sample(i, n) for i, n in enumerate(lengths)]
+    groups = list(pack(samples, max_count, max_tokens))
+    assert [s.index for group in groups for s in group] == list(range(len(lengths)))
+    return [[s.num_tokens for s in group] for group in groups]
+
+
+def test_short_rows_share_a_request_and_long_ones_go_alone() -> None:
+    assert packed([5, 5, 5, 5, 5], 2, 100) == [[5, 5], [5, 5], [5]]
+    assert packed([5, 90, 6, 200, 1, 1], 8, 100) == [[5, 90], [6], [200], [1, 1]]
+    assert packed([], 8, 100) == []
+
+
+def test_totals_are_counted_from_the_journal() -> None:
+    rows = [row(i) for i in range(6)]
+    found = plan(rows[:5], ledger(ok=[entry(rows[0])]), rejected=(5,))
+    after = ledger(ok=[entry(rows[i]) for i in (0, 1, 2)], failed=[entry(rows[3], "failed")])
+    totals = count_outcomes(found, after)
+    assert totals == Totals(asked=6, ok=2, already_done=1, failed=1, rejected=1)
+    assert totals.unfinished == 1
+    assert not totals.reconciles
+
+
+def test_an_outcome_for_other_ids_at_the_same_index_does_not_count() -> None:
+    found = plan([row(0)])
+    assert count_outcomes(found, ledger(ok=[entry(row(0, digest="other"))])).unfinished == 1
+
+
+def test_the_estimate_from_the_first_rows_stands_beside_the_exact_size() -> None:
+    rows = [row(i, num_tokens=10 if i < 100 else 1000) for i in range(200)]
+    found = plan(rows)
+    assert found.todo_bytes == (100 * 10 + 100 * 1000) * 109 + 200 * 600
+    assert found.estimated_bytes(100) == 200 * 10 * 109 + 200 * 600
+    assert found.estimated_bytes(200) == found.todo_bytes

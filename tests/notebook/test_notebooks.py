@@ -1,0 +1,125 @@
+"""The notebooks as papermill runs them: what goes wrong fails, with the message, and cleanly."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+import psutil
+import pytest
+
+from hslib.job.progress import read_progress
+from hslib.server import launch as server
+from hslib.server import processes
+from hslib.store.reader import Store
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+
+
+@pytest.mark.parametrize("notebook", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_committed_notebook_is_executed_and_names_no_host_path_or_time(notebook: Path) -> None:
+    content = nbformat.read(notebook, as_version=4)
+    cells = [cell for cell in content.cells if cell.cell_type == "code"]
+    assert len(cells) <= 9
+    assert all(cell.execution_count for cell in cells)
+    for output in (output for cell in cells for output in cell.outputs):
+        output.get("data", {}).pop("image/png", None)
+    text = json.dumps([cell.outputs for cell in cells])
+    for word in (str(NOTEBOOKS.parent), "/home/", "/tmp/", "/dev/shm", "127.0.0.1"):
+        assert word not in text, word
+    for cell in cells:
+        assert "def " not in cell.source
+        assert "class " not in cell.source.replace("class_", "")
+    assert content.metadata.kernelspec.name == "python3"
+
+
+def test_a_mistyped_parameter_fails_the_run_with_the_nearest_name(tmp_path: Path) -> None:
+    """On the command line, as people type it."""
+    run = subprocess.run(
+        [
+            Path(sys.executable).with_name("papermill"),
+            NOTEBOOKS / "03_extraction.ipynb",
+            tmp_path / "out.ipynb",
+            "-p",
+            "concurency",
+            "4",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert run.returncode != 0
+    assert "did you mean 'concurrency'" in run.stderr
+
+
+@pytest.fixture(autouse=True)
+def _runs_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HSLIB_RUNS_ROOT", str(tmp_path))
+
+
+def execute(tmp_path: Path, notebook: str, **parameters: Any) -> None:
+    papermill.execute_notebook(
+        NOTEBOOKS / notebook, tmp_path / "out.ipynb", parameters, cwd=tmp_path, progress_bar=False
+    )
+
+
+def servers_of(run_path: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == str(run_path) and "sglang" in " ".join(process.cmdline()):
+                found.append(process)
+        except (psutil.AccessDenied, psutil.NoSuchProcess):
+            continue
+    return found
+
+
+@pytest.mark.slow
+def test_a_job_that_cannot_go_on_stops_the_server_it_started(
+    tmp_path: Path, model_of: Callable[[str], Path]
+) -> None:
+    """The dataset turns out to be missing after the server is up."""
+    with pytest.raises(papermill.PapermillExecutionError, match=r"rows\.jsonl"):
+        execute(
+            tmp_path,
+            "03_extraction.ipynb",
+            model_path=str(model_of("llama")),
+            layers="1,3,5",
+            dataset_path="rows.jsonl",
+        )
+    assert (tmp_path / "runs/demo/server.log").exists(), "it had been started"
+    assert servers_of(tmp_path) == []
+
+
+def test_an_attached_server_is_used_and_stays(
+    tmp_path: Path, llama_server: server.ServerState, model_of: Callable[[str], Path]
+) -> None:
+    rows = [{"input_ids": [5, 6, 7]}, {"input_ids": [600]}, {"input_ids": list(range(3, 90))}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    execute(
+        tmp_path,
+        "03_extraction.ipynb",
+        run_dir="my-run",
+        model_path=str(model_of("llama")),
+        layers="1,3,5",
+        dataset_path="rows.jsonl",
+        server_url=llama_server.url,
+        dump_dir=llama_server.dump_dir,
+    )
+    assert processes.is_alive(llama_server)
+    run = tmp_path / "my-run"
+    assert list(Store(run / "store").entries) == [0, 2]
+    state = read_progress(run)
+    assert state is not None
+    assert (state.state, state.ok, state.rejected) == ("finished", 2, 1)
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert (metrics["asked"], metrics["ok"], metrics["faults"]) == (3, 2, 0)
+    assert (run / "figures/lengths.png").stat().st_size > 5000
+    assert (run / "figures/lengths.csv").read_text().split() == ["num_tokens", "3", "87"]
+    shown = (tmp_path / "out.ipynb").read_text()
+    assert "out_of_vocabulary" in shown

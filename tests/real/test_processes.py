@@ -1,0 +1,260 @@
+"""Real processes that die, and what people see of a job meanwhile: long tests."""
+
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from make.dumps import BOUNDARIES
+from make.reference import reference_states, relative_errors
+from make.rows import random_sample, write_rows
+from real.test_jobs import JOB
+
+from hslib import extract
+from hslib.job.progress import read_progress
+from hslib.job.watch import STALE_S
+from hslib.parameters import ExtractionParameters, ServerParameters
+from hslib.server import launch as server
+from hslib.server import processes
+from hslib.server.endpoints import open_fleet
+from hslib.store.reader import Store
+
+pytestmark = pytest.mark.slow
+
+NOTEBOOK = Path(__file__).parents[1] / "notebooks/03_extraction.ipynb"
+
+
+def parameters_for(
+    state: server.ServerState, model: Path, folder: Path, rows: int, **values: object
+) -> ExtractionParameters:
+    samples = [random_sample(i, 5 + i % 60, seed=71) for i in range(rows)]
+    return ExtractionParameters.from_values(
+        {
+            "run_dir": str(folder / "run"),
+            "server_url": state.url,
+            "dump_dir": state.dump_dir,
+            "model_path": str(model),
+            "layers": "1,3,5",
+            "dataset_path": str(write_rows(folder / "rows.jsonl", samples)),
+            "concurrency": 4,
+            "samples_per_request": 1,
+            **values,
+        }
+    )
+
+
+def start_job(wanted: ExtractionParameters) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-c", JOB, wanted.model_dump_json()],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+
+
+def wait_until(what: str, is_so: Callable[[], bool], timeout_s: float = 120.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
+        time.sleep(0.05)
+
+
+def stored(run_path: Path) -> int:
+    """Rows that the running job says it has stored."""
+    state = read_progress(run_path)
+    return state.ok if state else 0
+
+
+def assert_is_the_models(wanted: ExtractionParameters, every: int) -> None:
+    """The whole store by its checksums, and some samples against transformers."""
+    store = Store(wanted.store_path)
+    assert store.verify(deep=True).clean
+    for index in list(store.entries)[::every]:
+        sample = store[index]
+        references = reference_states(Path(wanted.model_path), sample.input_ids.numpy())
+        for boundary in BOUNDARIES:
+            errors = relative_errors(sample.layer(boundary), references)
+            assert errors[boundary] < 0.03
+            assert min(errors[:boundary] + errors[boundary + 1 :]) > 5 * errors[boundary]
+
+
+# --- the server dies ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def mortal(model_of: Callable[[str], Path], tmp_path: Path) -> Iterator["Mortal"]:
+    found = Mortal(model_of("llama"), tmp_path)
+    yield found
+    processes.stop_group(found.state)
+
+
+class Mortal:
+    """A real server at a fixed port that is killed, and started again with other layers."""
+
+    def __init__(self, model: Path, folder: Path) -> None:
+        self._values: dict[str, object] = {
+            "run_dir": str(folder / "server"),
+            "model_path": str(model),
+        }
+        self.start("1,3,5")
+
+    def start(self, layers: str) -> None:
+        self.state = server.start(ServerParameters.from_values(self._values | {"layers": layers}))
+        port = int(self.state.url.rsplit(":", 1)[1])
+        self._values |= {"port": port, "dump_dir": self.state.dump_dir}
+
+    def kill(self) -> None:
+        for process in processes.members(self.state):
+            process.kill()
+        wait_until("the server's end", self._has_left_its_port)  # threads may outlive a leader
+
+    def _has_left_its_port(self) -> bool:
+        with socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            return tried.connect_ex(("127.0.0.1", int(str(self._values["port"])))) != 0
+
+
+def test_a_killed_server_is_waited_for_and_one_with_other_layers_is_refused(
+    mortal: Mortal, model_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    wanted = parameters_for(mortal.state, model_of("llama"), tmp_path, 3000)
+    job = start_job(wanted)
+    wait_until("some rows", lambda: stored(wanted.run_path) > 100)
+    mortal.kill()
+    before = stored(wanted.run_path)
+    mortal.start("1,3,5")
+    wait_until("more rows", lambda: stored(wanted.run_path) > before + 100)
+    assert job.poll() is None
+    mortal.kill()
+    mortal.start("1,3,4")
+    assert job.wait(60) != 0
+    assert job.stderr is not None
+    said = job.stderr.read().decode()
+    assert "another server came back: boundaries differ" in said, said[-3000:]
+    state = read_progress(wanted.run_path)
+    assert state is not None
+    assert (state.state, state.failed) == ("failed", 0)
+    assert len(Store(wanted.store_path)) == state.ok
+    assert_is_the_models(wanted, every=97)
+
+
+# --- two jobs -----------------------------------------------------------------------------
+
+
+def test_a_second_job_is_refused_by_name_and_the_first_goes_on(
+    llama_server: server.ServerState, model_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    wanted = parameters_for(llama_server, model_of("llama"), tmp_path, 1200)
+    first = start_job(wanted)
+    wait_until("some rows", lambda: stored(wanted.run_path) > 20)
+    same_store = wanted.model_copy(
+        update={"run_dir": str(tmp_path / "a"), "store_dir": str(wanted.store_path)}
+    )
+    same_dumps = wanted.model_copy(update={"run_dir": str(tmp_path / "b")})
+    for second, what in ((same_store, "shard 0 of 1 of"), (same_dumps, "dump directory")):
+        job = start_job(second)
+        assert job.wait(60) != 0
+        assert job.stderr is not None
+        said = job.stderr.read().decode()
+        assert re.search(rf"{what}.* is in use by another job", said)
+        assert f'"pid": {first.pid}' in said
+    assert first.wait(120) == 0
+    assert len(Store(wanted.store_path)) == 1200
+    assert_is_the_models(wanted, every=301)
+
+
+# --- what people see ----------------------------------------------------------------------
+
+
+def test_a_papermill_job_tells_the_truth_while_it_runs_and_when_its_kernel_is_killed(
+    llama_server: server.ServerState, model_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    wanted = parameters_for(llama_server, model_of("llama"), tmp_path, 3000)
+    command = [str(Path(sys.executable).with_name("papermill")), str(NOTEBOOK)]
+    command += [str(tmp_path / "out.ipynb"), "--cwd", str(tmp_path)]
+    for name, value in wanted.model_dump(exclude_defaults=True).items():
+        command += ["-p", name, str(value)]
+    job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    run = wanted.run_path
+    wait_until("the job", lambda: stored(run) > 0)
+    for _ in range(2):  # what is committed now is told within five seconds, and no more than is
+        committed = journal_lines(wanted)
+        time.sleep(5)
+        told = [stored(run), rows_in_log(run), rows_in_status(run)]
+        assert all(committed <= count <= journal_lines(wanted) for count in told), told
+        assert "job: running" in status(run)
+    kernel = read_progress(run)
+    assert kernel is not None
+    assert kernel.pid in {child.pid for child in psutil.Process(job.pid).children(recursive=True)}
+    time.sleep(random.Random(7).uniform(0.0, 1.0))
+    os.kill(kernel.pid, signal.SIGKILL)
+    time.sleep(STALE_S + 1)
+    assert f"DEAD (process {kernel.pid}" in status(run)
+    assert job.wait(60) != 0, "papermill must not call that a success"
+    done = journal_lines(wanted)
+    again = subprocess.run(command, capture_output=True, check=False)
+    assert again.returncode == 0, again.stderr[-2000:]
+    assert "job: finished" in status(run)
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert (metrics["already_done"], metrics["ok"]) == (done, 3000 - done)
+    assert_is_the_models(wanted, every=299)
+
+
+def journal_lines(wanted: ExtractionParameters) -> int:
+    path = wanted.store_path / "journal.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def rows_in_log(run: Path) -> int:
+    lines = (run / "extraction.log").read_text().splitlines()
+    return next(int(n) for line in reversed(lines) for n in re.findall(r"\] (\d+) extracted", line))
+
+
+def rows_in_status(run: Path) -> int:
+    found = re.search(r"(\d+) extracted, ", status(run))
+    assert found
+    return int(found[1])
+
+
+def status(run: Path) -> str:
+    command = [sys.executable, "-m", "hslib", "status", str(run)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+# --- memory -------------------------------------------------------------------------------
+
+
+def test_memory_does_not_grow_with_the_rows(
+    llama_server: server.ServerState, model_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A short soak on a warm server, whose pools have been touched: nothing takes more and more."""
+    wanted = parameters_for(
+        llama_server, model_of("llama"), tmp_path, 2800, concurrency=16, samples_per_request=8
+    )
+    fleet = open_fleet(wanted)
+    warm = wanted.model_copy(update={"limit": 1400, "run_dir": str(tmp_path / "warm")})
+    extract.run(extract.prepare(warm, fleet), fleet)
+    job = start_job(wanted)
+    wait_until("the first tenth", lambda: stored(wanted.run_path) > 400)
+    before = memory_mb(job.pid), server_memory_mb(llama_server)
+    wait_until("the last rows", lambda: stored(wanted.run_path) > 2500)
+    after = memory_mb(job.pid), server_memory_mb(llama_server)
+    assert job.wait(120) == 0
+    assert after[0] - before[0] < 40, (before, after)  # 2,000 journal entries' worth is 1 MB
+    assert after[1] - before[1] < 60, (before, after)
+
+
+def memory_mb(pid: int) -> float:
+    return psutil.Process(pid).memory_info().rss / 1e6
+
+
+def server_memory_mb(state: server.ServerState) -> float:
+    return sum(process.memory_info().rss for process in processes.members(state)) / 1e6
