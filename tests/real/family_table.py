@@ -7,10 +7,13 @@ What SGLang has is read from its model files without importing them.
 
 import ast
 import re
+import sys
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from real.families import read_table
 
@@ -73,8 +76,8 @@ def table() -> str:
     rows, classes = list(read_table().values()), entry_classes()
     run = {row["architecture"] for row in rows}
     lines = [
-        "Run here with tiny random models of six layers (`tests/real/prove_families.py`): rows alone,",
-        "in a batch and in chunks of 64, boundaries 2, 3, 5, 6 and final. *Witness*: the largest",
+        "Run here with tiny random models of six layers (`tests/real/prove_families.py`): rows",
+        "alone, in a batch and in chunks of 64, boundaries 2, 3, 5, 6 and final. *Witness*: the largest",
         "error of a stored state. *transformers*: the largest relative error of a state against",
         "transformers' own in bf16. *Other*: how many times farther every other boundary is.",
         "",

@@ -22,7 +22,7 @@ def test_every_tiny_model_has_its_row() -> None:
 
 
 def test_the_table_is_that_of_what_was_run_and_of_the_pinned_sglang() -> None:
-    """A new SGLang shows here what is new: run tests/real/family_table.py, and prove what matters."""
+    """A new SGLang shows here what is new: run tests/real/family_table.py, prove what matters."""
     assert family_table.in_readme() == family_table.table()
     classes = family_table.entry_classes()
     assert len(classes) > 150
