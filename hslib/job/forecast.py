@@ -18,8 +18,8 @@ Not in it: starting the servers, the tail when the last rows are in flight, a st
 small files before it tires of bytes, and the journal (0.7 kB a sample).
 
 Against what is known (``tests/job/test_forecast.py``): the demo's store and the benchmarks'
-stores, to the header of a file. The case study (37,312 samples, 57,344 B a token) contradicts itself, and no
-formula mends that:
+stores, to the header of a file. The case study (37,312 samples, 57,344 B a token) contradicts
+itself, and no formula mends that:
 
 - 133 GB are 62 tokens a sample, 3.5 to 4 TB are 1,636 to 1,869. The 133 GB are 0.3 GB / 84 samples,
   but its log says 20 extracted, 84 in total: if the 0.3 GB are those of the 20, they make 560 GB.

@@ -77,9 +77,9 @@ def table() -> str:
     run = {row["architecture"] for row in rows}
     lines = [
         "Run here with tiny random models of six layers (`tests/real/prove_families.py`): rows",
-        "alone, in a batch and in chunks of 64, boundaries 2, 3, 5, 6 and final. *Witness*: the largest",
-        "error of a stored state. *transformers*: the largest relative error of a state against",
-        "transformers' own in bf16. *Other*: how many times farther every other boundary is.",
+        "alone, in a batch and in chunks of 64, boundaries 2, 3, 5, 6 and final. *Witness*: the",
+        "largest error of a stored state. *transformers*: the largest relative error of a state",
+        "against transformers' own in bf16. *Other*: how many times farther every other boundary is.",
         "",
         "| SGLang's class | | seam | witness | transformers | other | |",
         "|---|---|---|---|---|---|---|",
