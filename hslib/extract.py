@@ -4,39 +4,39 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from hslib.cluster import replicas as cluster
+from hslib.cluster import replicas
 from hslib.cluster.driver import Driver
 from hslib.cluster.replicas import Cluster
 from hslib.errors import JobError
-from hslib.job.extractor import Engine
+from hslib.job.extractor import Extractor
 from hslib.job.plan import in_shard
 from hslib.job.prepare import Job, Result, open_writer, prepare, result_of
 from hslib.job.progress import Progress, ProgressState
-from hslib.parameters import ExtractionParameters
-from hslib.server import endpoints as serving
-from hslib.server.endpoints import Fleet
-from hslib.store.journal import Entry, Ledger
+from hslib.parameters import ExtractionParameters, StoreParameters
+from hslib.server import endpoints
+from hslib.server.endpoints import Endpoints
+from hslib.store.journal import Entry, JournalState
 from hslib.store.reader import Store
 from hslib.store.writer import StoreWriter
 
-__all__ = ["Job", "Result", "open_servers", "prepare", "run"]
+__all__ = ["Job", "Result", "open_servers", "prepare", "require_store", "run"]
 
 
 def open_servers(
     parameters: ExtractionParameters, on_progress: Callable[[str], None] = lambda _line: None
-) -> Fleet | Cluster:
+) -> Endpoints | Cluster:
     """The servers of a job, proven: this host's, or with a ``ray_address`` a cluster's.
 
     Raises:
         ServerError: one can't be started, reached or trusted, or serves something else.
     """
     if parameters.ray_address:
-        return cluster.open_cluster(parameters, on_progress)
-    return serving.open_fleet(parameters, on_progress)
+        return replicas.open_cluster(parameters, on_progress)
+    return endpoints.open_endpoints(parameters, on_progress)
 
 
 def run(
-    job: Job, servers: Fleet | Cluster, show: Callable[[ProgressState], None] | None = None
+    job: Job, servers: Endpoints | Cluster, show: Callable[[ProgressState], None] | None = None
 ) -> Result:
     """Extract what the plan says is to do; resumable at any point.
 
@@ -70,11 +70,13 @@ def run(
     return result_of(job, interrupted=not finished)
 
 
-def _extract(job: Job, servers: Fleet | Cluster, writer: StoreWriter, progress: Progress) -> bool:
+def _extract(
+    job: Job, servers: Endpoints | Cluster, writer: StoreWriter, progress: Progress
+) -> bool:
     """False when an interrupt ended it early."""
     if isinstance(servers, Cluster):
         return Driver(servers, job, writer, progress).run()
-    return Engine(job.parameters, servers, writer, progress, job.samples()).run()
+    return Extractor(job.parameters, servers, writer, progress, job.samples()).run()
 
 
 def _settle_the_past(job: Job, writer: StoreWriter) -> None:
@@ -83,9 +85,9 @@ def _settle_the_past(job: Job, writer: StoreWriter) -> None:
     Raises:
         JobError: the store has changed since the job was planned.
     """
-    ledger: Ledger = Store(job.parameters.store_path).ledger
+    state: JournalState = Store(job.parameters.store_path).journal_state
     shard = (job.parameters.shard_index, job.parameters.num_shards)
-    changed = job.stored_before.symmetric_difference(ledger.stored)
+    changed = job.stored_before.symmetric_difference(state.stored)
     if any(in_shard(index, *shard) for index in changed):  # other shards' jobs go on meanwhile
         raise JobError(
             "the store has changed since this job was planned; nothing was sent",
@@ -93,7 +95,7 @@ def _settle_the_past(job: Job, writer: StoreWriter) -> None:
         )
     for rejection in job.plan.rejections:
         reason = f"{rejection.reason}: {rejection.detail}"
-        known = ledger.rejected.get(rejection.index)
+        known = state.rejected.get(rejection.index)
         if known is None or known.reason != reason:
             writer.record(
                 Entry(
@@ -105,7 +107,39 @@ def _settle_the_past(job: Job, writer: StoreWriter) -> None:
                 )
             )
     for index in {row.index for row in job.plan.todo} | set(job.plan.changed):
-        if index in ledger.stored:
+        if index in state.stored:
             writer.revoke(
-                ledger.stored[index], "its file failed the resume check, or its row changed"
+                state.stored[index], "its file failed the resume check, or its row changed"
             )
+
+
+def require_store(
+    parameters: StoreParameters, show: Callable[[str], None] = lambda _line: None
+) -> Store:
+    """The store that is meant; the demo's is made first where it is not there.
+
+    Raises:
+        StoreError: another run's store is not there.
+        HslibError: the demo could not be extracted.
+    """
+    if parameters.is_demo and not (parameters.run_path / "store/manifest.json").exists():
+        _extract_demo(parameters, show)
+    store = Store(parameters.store_path)
+    show(f"ready: {len(store)} samples are in the store")
+    return store
+
+
+def _extract_demo(parameters: StoreParameters, show: Callable[[str], None]) -> None:
+    """What notebook 03 does with its defaults."""
+
+    def tell(state: ProgressState) -> None:
+        show(f"extracting the demo: {state.ok} of {state.asked}")
+
+    extraction = ExtractionParameters(run_dir=parameters.run_dir)
+    fleet = endpoints.open_endpoints(
+        extraction, lambda line: show(f"starting the demo's server: {line}")
+    )
+    try:
+        run(prepare(extraction, fleet), fleet, tell).require_whole()
+    finally:
+        fleet.close()

@@ -15,7 +15,7 @@ from pydantic import Field
 from hslib import demo
 from hslib.errors import ParameterError
 from hslib.model.hub import local_folder
-from hslib.store.url import Place, read_place
+from hslib.store.url import StoreUrl, read_store_url
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -230,7 +230,7 @@ class ExtractionParameters(Parameters):
         return checked_place(text)
 
     @property
-    def store_path(self) -> Place:
+    def store_path(self) -> StoreUrl:
         return store_place(self.store_dir, self.run_path)
 
     @property
@@ -260,7 +260,7 @@ class StoreParameters(Parameters):
         return checked_place(text)
 
     @property
-    def store_path(self) -> Place:
+    def store_path(self) -> StoreUrl:
         return store_place(self.store_dir, self.run_path)
 
     @property
@@ -373,13 +373,13 @@ class ExportParameters(StoreParameters):
 
 def checked_place(store_dir: str) -> str:
     """``store_dir`` itself. Raises :class:`ParameterError` for a URL that is none of a store."""
-    read_place(store_dir)
+    read_store_url(store_dir)
     return store_dir
 
 
-def store_place(store_dir: str, run_path: Path) -> Place:
+def store_place(store_dir: str, run_path: Path) -> StoreUrl:
     """``store_dir``, absolute where it is a directory; empty = the run's own."""
-    place = read_place(store_dir) if store_dir else run_path / "store"
+    place = read_store_url(store_dir) if store_dir else run_path / "store"
     return place.absolute() if isinstance(place, Path) else place
 
 

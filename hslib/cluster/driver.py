@@ -231,11 +231,11 @@ class Driver:
                 )
             return
         blocks, slot.lost = slot.lost, []
-        ledger = combine(self._writer.storage.entries_since(slot.mark))
+        state = combine(self._writer.storage.entries_since(slot.mark))
         for block in blocks:
-            rows = [s for s in block.samples if s.index not in ledger.stored]
-            stored = [ledger.stored[s.index] for s in block.samples if s.index in ledger.stored]
-            failed = [ledger.failed[s.index] for s in rows if s.index in ledger.failed]
+            rows = [s for s in block.samples if s.index not in state.stored]
+            stored = [state.stored[s.index] for s in block.samples if s.index in state.stored]
+            failed = [state.failed[s.index] for s in rows if s.index in state.failed]
             slot.ok += len(stored)
             if stored:
                 slot.starts = 0
@@ -245,7 +245,7 @@ class Driver:
                 )
             for entry in failed:
                 self._progress.failed(entry.index, entry.num_tokens, "journal", entry.reason)
-            left = [s.index for s in rows if s.index not in ledger.failed]
+            left = [s.index for s in rows if s.index not in state.failed]
             self._hand_out_again(block, left, "the replica died")
         self._restart(slot, "it died")
 

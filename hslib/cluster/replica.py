@@ -18,12 +18,12 @@ import tenacity
 
 from hslib.dataset import Sample
 from hslib.errors import HslibError, JobError, ServerError
-from hslib.job.extractor import Engine
+from hslib.job.extractor import Extractor
 from hslib.job.progress import open_log
 from hslib.parameters import ExtractionParameters
 from hslib.server import launch as server
-from hslib.server.check import Proof
-from hslib.server.endpoints import Fleet, open_fleet
+from hslib.server.check import ServerCheck
+from hslib.server.endpoints import Endpoints, open_endpoints
 from hslib.store.journal import JournalMark
 from hslib.store.manifest import Manifest
 from hslib.store.writer import StoreWriter
@@ -57,7 +57,7 @@ class ReplicaFacts:
     host: str
     pid: int
     dump_dir: str
-    proof: Proof
+    check: ServerCheck
     longest_row: int
     dump_room_bytes: int
 
@@ -113,8 +113,8 @@ class Replica:
 
     def __init__(self, number: int, parameters: ExtractionParameters) -> None:
         self.number, self._parameters = number, parameters
-        self._fleet: Fleet | None = None
-        self._engine: Engine | None = None
+        self._fleet: Endpoints | None = None
+        self._engine: Extractor | None = None
         self._thread: threading.Thread | None = None
         self._held = ExitStack()
         self._lock = threading.Lock()
@@ -131,12 +131,12 @@ class Replica:
         """Start and prove the server."""
         try:
             server.stop(self._parameters.run_path)  # of one that was here before and was killed
-            self._fleet = open_fleet(self._parameters)
+            self._fleet = open_endpoints(self._parameters)
             return ReplicaFacts(
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 dump_dir=str(self._fleet.dump_paths[0]),
-                proof=self._fleet.proof,
+                check=self._fleet.check,
                 longest_row=self._fleet.longest_row,
                 dump_room_bytes=self._fleet.dump_room_bytes(),
             )
@@ -158,7 +158,7 @@ class Replica:
         except (HslibError, OSError) as error:
             return Problem.of(error)
         self._held, self._has_ended, self._problem = held, False, None
-        self._engine = Engine(parameters, self._fleet, writer, self)
+        self._engine = Extractor(parameters, self._fleet, writer, self)
         self._thread = threading.Thread(target=self._run, args=(self._engine,), daemon=True)
         self._thread.start()
         return writer.mark
@@ -173,7 +173,7 @@ class Replica:
             writer = held.enter_context(open_replica_writer(parameters, manifest, self.number))
             return held.pop_all(), writer
 
-    def _run(self, engine: Engine) -> None:
+    def _run(self, engine: Extractor) -> None:
         problem = None
         try:
             engine.run()

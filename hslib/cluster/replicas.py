@@ -22,7 +22,7 @@ from hslib.cluster.replica import Problem, Replica, ReplicaFacts, of_replica
 from hslib.errors import ServerError
 from hslib.job.progress import ReplicaState
 from hslib.parameters import ExtractionParameters
-from hslib.server.check import Proof
+from hslib.server.check import ServerCheck
 from hslib.server.endpoints import require_same
 from hslib.store.journal import JournalMark
 
@@ -153,7 +153,7 @@ class Cluster:
         self._make_actor, self._is_ours = make_actor, is_ours
         self.slots = [Slot(number) for number in range(num_replicas)]
         self.calls: dict[Any, tuple[Slot, str]] = {}  # what was asked of whom
-        self._proof: Proof | None = None
+        self._proof: ServerCheck | None = None
 
     @property
     def ready(self) -> list[ReplicaFacts]:
@@ -161,7 +161,7 @@ class Cluster:
         return [slot.facts for slot in self.slots if slot.facts is not None]
 
     @property
-    def proof(self) -> Proof:
+    def check(self) -> ServerCheck:
         """Of the first that came up; the others serve the same."""
         if self._proof is None or not self.ready:
             raise ServerError("no replica is ready", fix="open the servers again")
@@ -178,7 +178,7 @@ class Cluster:
         """For a table."""
         hosts = Counter(facts.host for facts in self.ready)
         count = f"{len(self.ready)} replicas on {len(hosts)} host(s), started for this job"
-        return self.proof.facts() | {"server": count}
+        return self.check.facts() | {"server": count}
 
     def disks(self) -> dict[str, Path]:
         return {}
@@ -235,9 +235,9 @@ class Cluster:
         if not isinstance(answer, ReplicaFacts):
             return answer.text if isinstance(answer, Problem) else first_line(answer)
         if self._proof is None:
-            self._proof = answer.proof
+            self._proof = answer.check
         try:
-            require_same("the first", self._proof, f"replica {slot.number}", answer.proof)
+            require_same("the first", self._proof, f"replica {slot.number}", answer.check)
         except ServerError as error:
             return str(error)
         if answer.longest_row < longest_row:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hslib.demo.misfiled import misfile
 from hslib.drafter.eagle3 import Point, Settings, Training, judge, train_drafter
+from hslib.drafter.misfiled import misfile
 from hslib.export.export import ExportReport, export_store
 from hslib.export.speculators import SpeculatorsFormat
 from hslib.model.hub import local_folder
@@ -30,7 +30,9 @@ class Outcome:
     training: Training  # judged on held-out rows whose states are right, as serving would
     own_split: tuple[float, ...]  # by the trainer's own validation: held-out rows of its own data
     without_tokens: tuple[float, ...]  # as ``training``, but given random tokens
-    says_next_token: float  # how often the stored final state's first choice came next in its row
+    next_token_accuracy: (
+        float  # how often the stored final state's first choice came next in its row
+    )
 
     @property
     def read_from_tokens(self) -> float:
@@ -54,7 +56,10 @@ class Lesson:
             "misfiled_by_its_own_validation": self.misfiled.own_split,
             "right_without_tokens": self.right.without_tokens,
             "misfiled_without_tokens": self.misfiled.without_tokens,
-            "says_next_token": (self.right.says_next_token, self.misfiled.says_next_token),
+            "next_token_accuracy": (
+                self.right.next_token_accuracy,
+                self.misfiled.next_token_accuracy,
+            ),
         }
 
     def sentence(self) -> str:
@@ -75,8 +80,8 @@ class Lesson:
                 f"{_at_most(self.misfiled.read_from_tokens, 0.05)} of acceptance, the right one "
                 f"{_against(self.right.read_from_tokens, 0.5)}.",
                 f"What tells: the right final states name the token that came next "
-                f"{_against(self.right.says_next_token, 0.5)}, the misfiled ones "
-                f"{_at_most(self.misfiled.says_next_token, 0.1)}.",
+                f"{_against(self.right.next_token_accuracy, 0.5)}, the misfiled ones "
+                f"{_at_most(self.misfiled.next_token_accuracy, 0.1)}.",
                 "The right drafter, loaded again by speculators from its checkpoint, "
                 f"{'accepts as before' if self.reloaded == first else 'IS ANOTHER'}.",
             )
@@ -125,7 +130,7 @@ def teach(
         training = train_drafter(folder, export, model, checkpoint, settings, show)
         own = judge(checkpoint, folder, settings)
         blind = judge(checkpoint, export, settings, random_tokens=True)
-        return Outcome(name, training, own, blind, _says_next_token(data, model))
+        return Outcome(name, training, own, blind, _next_token_accuracy(data, model))
 
     right = outcome("right", store, export)
     misfiled = outcome("misfiled", wrong, wrong_export)
@@ -134,7 +139,7 @@ def teach(
     return Lesson(right, misfiled, reloaded)
 
 
-def _says_next_token(store: Store, model: Path) -> float:
+def _next_token_accuracy(store: Store, model: Path) -> float:
     samples = [store[index] for index in list(store.entries)[:_ROWS_READ]]
     return read_through_head(samples, head_of(model), read_final_norm(model))[-2].accuracy
 

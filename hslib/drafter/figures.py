@@ -91,7 +91,7 @@ def acceptance_numbers(lesson: Lesson) -> "pandas.DataFrame":
             {"states": outcome.name, "judged_on": what, "position": 0, "acceptance": share}
             for what, share in (
                 ("owed to the tokens it is given (position 1)", outcome.read_from_tokens),
-                ("stored final state names its row's next token", outcome.says_next_token),
+                ("stored final state names its row's next token", outcome.next_token_accuracy),
             )
         ]
     return pandas.DataFrame(rows)

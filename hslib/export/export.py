@@ -24,11 +24,11 @@ import orjson
 from hslib.errors import ExportError
 from hslib.export.draft_vocabulary import VocabularyMap, count_tokens, vocabulary_map
 from hslib.files.lock import Lock
-from hslib.files.write import write_file
+from hslib.files.write import write_atomically, write_file
 from hslib.model.folder import read_model
 from hslib.model.norm import FinalNorm, Side, read_final_norm
 from hslib.store.journal import Entry
-from hslib.store.manifest import Manifest, write_atomically
+from hslib.store.manifest import Manifest
 from hslib.store.reader import Store, StoredSample, Tokens
 
 if TYPE_CHECKING:
@@ -258,11 +258,11 @@ class _Work:
         for line in self._stale:  # of samples that were taken back or moved to another row
             (self._out / line.file).unlink(missing_ok=True)
         todo = [(row, entry) for row, entry in enumerate(self._plan) if row not in self.done]
-        ledger = self._out / "export.jsonl"
+        listing = self._out / "export.jsonl"
         lines = (orjson.dumps(asdict(line)) + b"\n" for line in self.done.values())
-        write_atomically(ledger, b"".join(lines))
+        write_atomically(listing, b"".join(lines))
         with (
-            ledger.open("ab", buffering=0) as lines_out,
+            listing.open("ab", buffering=0) as lines_out,
             ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool,
         ):
 

@@ -64,3 +64,23 @@ def write_direct(path: Path, part: bytes | memoryview, offset: int) -> int:
     finally:
         os.close(fd)
     return done
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace ``path`` durably, by rename within its directory."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as handle:
+        handle.write(data)
+        handle.flush()
+        os.fsync(handle.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames and new names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

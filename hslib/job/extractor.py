@@ -25,7 +25,7 @@ from hslib.job.lane import Lane
 from hslib.job.scheduler import Feed
 from hslib.parameters import ExtractionParameters
 from hslib.server.dumps import Dump, request_id
-from hslib.server.endpoints import Fleet
+from hslib.server.endpoints import Endpoints
 from hslib.store.journal import Entry
 from hslib.store.writer import StoreWriter
 
@@ -59,7 +59,7 @@ class Reporter(Protocol):
     def failed(self, index: int, num_tokens: int, check: str, reason: str) -> None: ...
 
 
-class Engine:
+class Extractor:
     """Extracts samples with the servers of one host.
 
     Args:
@@ -71,7 +71,7 @@ class Engine:
     def __init__(
         self,
         parameters: ExtractionParameters,
-        fleet: Fleet,
+        fleet: Endpoints,
         writer: StoreWriter,
         reporter: Reporter,
         samples: Iterable[Sample] | None = None,

@@ -35,46 +35,18 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from hslib.errors import ParameterError
-from hslib.files.safetensor import LARGE, PAGE
+from hslib.server.dumps import DUMP_SHARE, DUMP_TOKEN_BYTES, dump_bytes
+from hslib.store.sizes import STORED_TOKEN_BYTES, header_bytes, state_bytes, stored_bytes, words
 
-DUMP_SHARE = 0.8  # of what the dump directory has free; the rest is small files and others
 MOST_STORING = 8  # requests that may be stored beside those in flight
-_STORED_TOKEN_BYTES = 9  # int64 id, uint8 mask
-_SMALL_HEADER_BYTES = 600  # below 1 MB: some 400 and the row's own id, rounded up
-_DUMP_TOKEN_BYTES, _DUMP_BYTES = 4, 512  # int32 id; header and small files, as the plugin counts
 _SHORT_FLOAT = 1e-9  # 1.2 / 0.4 is not quite 3
 
 Bottleneck = Literal["servers", "network", "store"]
 
 
-def state_bytes(num_states: int, hidden_size: int) -> int:
-    """Bytes of states that one token takes: layers, and the final one if stored, bfloat16."""
-    return num_states * hidden_size * 2
-
-
-def header_bytes(num_tokens: float, state_bytes_per_token: int) -> int:
-    """The header of a stored sample's file: a page of its own where the tensors are large."""
-    return PAGE if num_tokens * _per_token(state_bytes_per_token) >= LARGE else _SMALL_HEADER_BYTES
-
-
-def stored_bytes(num_tokens: float, num_rows: int, state_bytes_per_token: int) -> int:
-    """What rows of this many tokens together add to a store, to the rounding of the headers."""
-    header = header_bytes(num_tokens / max(num_rows, 1), state_bytes_per_token)
-    return int(num_tokens * _per_token(state_bytes_per_token)) + num_rows * header
-
-
-def dump_bytes(num_tokens: int, num_rows: int, state_bytes_per_token: int) -> int:
-    """What a request's dumps take in the dump directory."""
-    return num_tokens * (state_bytes_per_token + _DUMP_TOKEN_BYTES) + num_rows * _DUMP_BYTES
-
-
 def requests_at_once(concurrency: int) -> int:
     """Requests whose dumps may lie there: in flight, and answered but not stored yet."""
     return concurrency + min(concurrency, MOST_STORING)
-
-
-def _per_token(state_bytes_per_token: int) -> int:
-    return state_bytes_per_token + _STORED_TOKEN_BYTES
 
 
 class Fact(NamedTuple):
@@ -248,7 +220,7 @@ class Sizing:
 
     def _store_formula(self) -> str:
         work = self.work
-        formula = f"{work.tokens:,} tokens x ({work.state_bytes:,} + {_STORED_TOKEN_BYTES} B)"
+        formula = f"{work.tokens:,} tokens x ({work.state_bytes:,} + {STORED_TOKEN_BYTES} B)"
         if not work.rows:
             return f"{formula}; the files' headers come on top (--samples)"
         header = header_bytes(work.tokens / work.rows, work.state_bytes)
@@ -263,7 +235,7 @@ class Sizing:
             "tmpfs of a replica",
             words(request.tmpfs_bytes(work)),
             f"{requests_at_once(request.concurrency)} requests at once x "
-            f"{request.tokens(work):,} tokens x ({work.state_bytes:,} + {_DUMP_TOKEN_BYTES} B) / "
+            f"{request.tokens(work):,} tokens x ({work.state_bytes:,} + {DUMP_TOKEN_BYTES} B) / "
             f"{DUMP_SHARE}, so that none waits for room",
         )
         yield Fact(
@@ -314,11 +286,3 @@ def gb(bytes_per_s: float) -> str:
 
 def time_words(hours: float) -> str:
     return f"{hours:,.2f} h ({hours * 60:,.0f} min)"
-
-
-def words(size_bytes: float) -> str:
-    """A size in the unit that suits it; 1 GB is 1e9 bytes."""
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if size_bytes >= scale:
-            return f"{size_bytes / scale:,.3g} {unit}"
-    return f"{size_bytes / 1e3:,.3g} kB"

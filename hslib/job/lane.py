@@ -11,11 +11,10 @@ import xxhash
 
 from hslib.dataset import Sample
 from hslib.errors import DumpError, JobError, RequestError, ServerError
-from hslib.job.forecast import DUMP_SHARE
 from hslib.job.scheduler import Budget
 from hslib.parameters import ExtractionParameters
-from hslib.server.dumps import Dump, DumpDir, validate
-from hslib.server.endpoints import Serving
+from hslib.server.dumps import DUMP_SHARE, Dump, DumpDir, validate
+from hslib.server.endpoints import Endpoint
 
 # (sample, its validated dump, the running hash over its states, seconds since it was sent)
 Deliver = Callable[[Sample, Dump, "xxhash.xxh3_64", float], None]
@@ -29,13 +28,13 @@ class Lane:
     """
 
     def __init__(
-        self, serving: Serving, parameters: ExtractionParameters, deliver: Deliver
+        self, serving: Endpoint, parameters: ExtractionParameters, deliver: Deliver
     ) -> None:
         self.serving, self._parameters, self._deliver = serving, parameters, deliver
         self.dumps = DumpDir(serving.dump_path)
         self.client = serving.client(parameters.request_timeout_s)
         free = int(self.dumps.free_bytes() * DUMP_SHARE)
-        bytes_at_once = min(free, serving.proof.plugin.budget_bytes or free)
+        bytes_at_once = min(free, serving.check.plugin.budget_bytes or free)
         self.budget = Budget(bytes_at_once, parameters.concurrency)
         self._in_flight = threading.Semaphore(parameters.concurrency)  # retries count too
         self._asking = threading.Lock()
@@ -121,7 +120,7 @@ class Lane:
             raise RequestError(
                 "the server was started again meanwhile", down=True, index=sample.index
             )
-        states_hash = validate(dump, sample, self.serving.proof.expected)
+        states_hash = validate(dump, sample, self.serving.check.expected)
         self._deliver(sample, dump, states_hash, time.monotonic() - started)
         self.dumps.remove(name)
 
@@ -158,7 +157,7 @@ class Lane:
         if not self.client.is_up():
             return False
         try:
-            self.serving.prove_again()
+            self.serving.check_again()
         except (RequestError, ServerError) as error:
             # a dying server may answer once more, and be gone when it is asked for the proof
             if isinstance(error, ServerError) and not error.fields.get("down"):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from hslib.dataset import Rejection, RowInfo, Sample, Survey
 from hslib.errors import DatasetError, JobError
-from hslib.job.forecast import stored_bytes
-from hslib.store.journal import Entry, Ledger
+from hslib.store.journal import Entry, JournalState
+from hslib.store.sizes import stored_bytes
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def in_shard(index: int, shard_index: int, num_shards: int) -> bool:
 
 def plan_job(
     survey: Survey,
-    ledger: Ledger,
+    state: JournalState,
     unsound: Iterable[int],
     *,
     shard: tuple[int, int],
@@ -81,20 +81,20 @@ def plan_job(
     for row in survey.rows:
         if not in_shard(row.index, *shard):
             continue
-        stored = ledger.stored.get(row.index)
+        stored = state.stored.get(row.index)
         if stored is not None and not is_same_row(stored, row):
             changed.append(row.index)
             todo.append(row)
         elif stored is not None and row.index not in bad:
             done.append(row.index)
-        elif stored is None and _failed_the_same_row(ledger, row) and not retry_failed:
+        elif stored is None and _failed_the_same_row(state, row) and not retry_failed:
             failed.append(row.index)
         else:
             todo.append(row)
     rejections = tuple(r for r in survey.rejections if in_shard(r.index, *shard))
     # stored rows that are no good rows any more: rejected now, or not in the dataset at all
     changed += [
-        i for i in ledger.stored if in_shard(i, *shard) and i not in known and i < survey.end
+        i for i in state.stored if in_shard(i, *shard) and i not in known and i < survey.end
     ]
     return JobPlan(
         tuple(todo),
@@ -112,8 +112,8 @@ def is_same_row(entry: Entry, row: RowInfo) -> bool:
     return entry.digest == row.digest and entry.id == row.id and same_mask
 
 
-def _failed_the_same_row(ledger: Ledger, row: RowInfo) -> bool:
-    failed = ledger.failed.get(row.index)
+def _failed_the_same_row(state: JournalState, row: RowInfo) -> bool:
+    failed = state.failed.get(row.index)
     return failed is not None and failed.digest == row.digest
 
 
@@ -211,15 +211,15 @@ class Totals:
         return self.unfinished == 0
 
 
-def count_outcomes(plan: JobPlan, ledger: Ledger) -> Totals:
+def count_outcomes(plan: JobPlan, state: JournalState) -> Totals:
     """Totals from the journal as it stands after a run, not from the run's own counters."""
-    done = sum(index in ledger.stored for index in plan.done)
+    done = sum(index in state.stored for index in plan.done)
     ok = failed = 0
     for row in plan.todo:
-        entry = ledger.stored.get(row.index)
+        entry = state.stored.get(row.index)
         if entry is not None and is_same_row(entry, row):
             ok += 1
-        elif _failed_the_same_row(ledger, row):
+        elif _failed_the_same_row(state, row):
             failed += 1
     return Totals(
         asked=plan.num_rows,

@@ -159,7 +159,7 @@ def prepare(parameters: ExtractionParameters, servers: Servers) -> Job:
     unsound = _unsound(store, parameters.resume_check)
     plan = plan_job(
         survey,
-        store.ledger,
+        store.journal_state,
         unsound,
         shard=(parameters.shard_index, parameters.num_shards),
         retry_failed=parameters.retry_failed,
@@ -189,12 +189,12 @@ def _limits(parameters: ExtractionParameters, servers: Servers) -> Limits:
             f"max_tokens = {parameters.max_tokens}, but the server takes at most {server_limit}",
             fix="start the server with a larger context_length, or lower max_tokens",
         )
-    return Limits(servers.proof.plugin.vocab_size, parameters.max_tokens or server_limit)
+    return Limits(servers.check.plugin.vocab_size, parameters.max_tokens or server_limit)
 
 
 def _model_of(parameters: ExtractionParameters, servers: Servers) -> ModelInfo:
     """The model folder that the parameters name; refused when the server serves another."""
-    plugin = servers.proof.plugin
+    plugin = servers.check.plugin
     served_elsewhere = bool(parameters.server_urls) and not parameters.model_path
     model = read_model(plugin.model_path if served_elsewhere else parameters.model_folder)
     for name in ("num_layers", "hidden_size", "vocab_size"):
@@ -243,7 +243,7 @@ def make_manifest(
     parameters: ExtractionParameters, servers: Servers, model: ModelInfo, survey: Survey
 ) -> Manifest:
     """What all samples of this job have in common."""
-    plugin, settings = servers.proof.plugin, servers.proof.settings
+    plugin, settings = servers.check.plugin, servers.check.settings
     return Manifest(
         boundaries=plugin.boundaries,
         hidden_size=plugin.hidden_size,
@@ -262,7 +262,7 @@ def make_manifest(
         final_norm="post" if plugin.stores_final else "none",
         unwitnessed=plugin.unwitnessed,
         weights=plugin.weights,
-        canary=servers.proof.canary,
+        canary=servers.check.canary,
         accepted_missing=plugin.accepted_missing,
     )
 
@@ -273,7 +273,7 @@ def _unsound(store: Store, resume_check: Literal["size", "deep"]) -> list[int]:
 
 def result_of(job: Job, interrupted: bool) -> Result:
     """How the job stands, read back from the journal."""
-    ledger = Store(job.parameters.store_path).ledger
+    state = Store(job.parameters.store_path).journal_state
     asked = {row.index for row in job.plan.todo} | set(job.plan.failed_before)
-    failed = {i: entry.reason for i, entry in ledger.failed.items() if i in asked}
-    return Result(count_outcomes(job.plan, ledger), interrupted, failed)
+    failed = {i: entry.reason for i, entry in state.failed.items() if i in asked}
+    return Result(count_outcomes(job.plan, state), interrupted, failed)

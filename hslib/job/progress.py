@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 import pydantic
 
+from hslib.files.write import write_atomically
 from hslib.notebook.live import LiveOutput
-from hslib.store.manifest import write_atomically
-from hslib.store.url import Place
+from hslib.store.url import StoreUrl
 
 LOG_EVERY_S = 2.0
 REFRESH_EVERY_S = 0.5
@@ -81,7 +81,7 @@ class Progress:
         rejected: int,
         failed_before: int,
         stored_before: int,
-        disks: Mapping[str, Place] | None = None,
+        disks: Mapping[str, StoreUrl] | None = None,
         show: Callable[[ProgressState], None] | None = None,
     ) -> None:
         self._path = run_path / "progress.json"
@@ -289,7 +289,7 @@ def _terminal_bar() -> Callable[[ProgressState], None]:
     return show
 
 
-def free_bytes(disks: Mapping[str, Place]) -> dict[str, int]:
+def free_bytes(disks: Mapping[str, StoreUrl]) -> dict[str, int]:
     """What is free on each file system; one that can't be asked, or is none, is left out."""
     found = {}
     for name, path in disks.items():

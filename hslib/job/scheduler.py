@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from hslib.dataset import Sample
-from hslib.job.forecast import dump_bytes
 from hslib.job.plan import pack
 from hslib.parameters import ExtractionParameters
+from hslib.server.dumps import dump_bytes
 
 
 class Budget:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hslib import extract
-from hslib.demo.states import require_store
 from hslib.errors import ProbeError
+from hslib.extract import require_store
 from hslib.model.folder import ModelInfo, read_model
 from hslib.model.norm import read_final_norm
 from hslib.parameters import ExtractionParameters, ProbeParameters
@@ -102,7 +102,7 @@ def _live_store(parameters: ProbeParameters) -> Store:
         limit=max(64, parameters.num_rows),
         api_key_env=parameters.api_key_env,
     )
-    fleet = serving.open_fleet(job)
+    fleet = serving.open_endpoints(job)
     extract.run(extract.prepare(job, fleet), fleet).require_whole()
     return Store(job.store_path)
 

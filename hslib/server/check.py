@@ -1,4 +1,4 @@
-"""Proof that a server really captures: its plugin's word, its settings, one canary request.
+"""ServerCheck that a server really captures: its plugin's word, its settings, one canary request.
 
 A server whose plugin did not load answers 200 and dumps nothing; nothing short of a dump
 that comes back and validates shows that it works.
@@ -25,7 +25,7 @@ _NO_PLUGIN = (
 
 
 @dataclass(frozen=True)
-class Proof:
+class ServerCheck:
     """What a proven server is."""
 
     plugin: PluginInfo
@@ -64,9 +64,9 @@ class Proof:
         return facts
 
 
-def prove(
+def check_server(
     client: ServerClient, dumps: DumpDir, *, not_before: float = 0.0, timeout_s: float = 60.0
-) -> Proof:
+) -> ServerCheck:
     """Prove one server, or say what keeps it from being proven.
 
     Args:
@@ -91,7 +91,7 @@ def prove(
         check_plugin(dumps, not_before)  # what the plugin says of its first pass says more
         raise
     mark = dumps.plugin_mark()  # the first pass has written its word anew
-    return Proof(check_plugin(dumps, not_before, proven=True), settings, canary, mark)
+    return ServerCheck(check_plugin(dumps, not_before, proven=True), settings, canary, mark)
 
 
 def check_plugin(dumps: DumpDir, not_before: float = 0.0, *, proven: bool = False) -> PluginInfo:

@@ -24,7 +24,14 @@ from hslib.files.safetensor import TensorFileError, open_tensors
 
 _DUMP_FILES = ("done", "error.json", "meta.json", "hidden_states.safetensors")
 TOLERANCE = 0.02  # of a witness in bf16; hs_dump's proof.py says why
+DUMP_SHARE = 0.8  # of what the dump directory has free; the rest is small files and others
+DUMP_TOKEN_BYTES, _DUMP_BYTES = 4, 512  # int32 id; header and small files, as the plugin counts
 _EXPONENT = 0x7F80  # a bf16 whose exponent bits are all set is inf or nan
+
+
+def dump_bytes(num_tokens: int, num_rows: int, state_bytes_per_token: int) -> int:
+    """What a request's dumps take in the dump directory."""
+    return num_tokens * (state_bytes_per_token + DUMP_TOKEN_BYTES) + num_rows * _DUMP_BYTES
 
 
 class LayerNumbers(pydantic.BaseModel, frozen=True):
@@ -154,6 +161,10 @@ class Dump:
     input_ids: np.ndarray
     hidden_states: np.ndarray
     meta: DumpMeta
+
+    def layer_numbers(self) -> list[dict[str, Any]]:
+        """What the server measured of each state, for the journal."""
+        return [layer.model_dump() for layer in self.meta.layers]
 
 
 def request_id(sample: Sample, attempt: int) -> str:

@@ -11,21 +11,21 @@ from hslib.files.lock import Lock
 from hslib.model.identity import model_differences
 from hslib.parameters import ExtractionParameters, ServerParameters, read_api_key
 from hslib.server import launch as server
-from hslib.server.check import Proof, prove
+from hslib.server.check import ServerCheck, check_server
 from hslib.server.client import ServerClient
 from hslib.server.dumps import DumpDir
 from hslib.server.processes import is_alive
-from hslib.store.contract import prove as prove_place
+from hslib.store.storage import probe_write
 
 
 @dataclass
-class Serving:
+class Endpoint:
     """A proven server that a job may use; ``close`` stops it only if it was started for jobs."""
 
     url: str
     dump_path: Path
     api_key: str
-    proof: Proof
+    check: ServerCheck
     state: server.ServerState | None  # None for a server that somebody else runs
 
     @property
@@ -42,17 +42,17 @@ class Serving:
         """Whether a server that does not answer can come back by itself."""
         return self.state is None or is_alive(self.state)
 
-    def prove_again(self) -> None:
+    def check_again(self) -> None:
         """Prove the server as it is now, and that it is still the one the job began with.
 
         Raises:
             ServerError: it can't be trusted, or something else is served now.
         """
         with self.client(60.0) as client:
-            now = prove(client, DumpDir(self.dump_path))
-        differing = differences(self.proof, now)
+            now = check_server(client, DumpDir(self.dump_path))
+        differing = differences(self.check, now)
         if not differing:
-            self.proof = now  # and when it was started
+            self.check = now  # and when it was started
         else:
             raise ServerError(
                 f"another server came back: {', '.join(differing)} differ",
@@ -62,7 +62,7 @@ class Serving:
 
     def was_restarted(self) -> bool:
         """Whether another process serves since the proof, however short the gap was."""
-        return DumpDir(self.dump_path).plugin_mark() != self.proof.mark
+        return DumpDir(self.dump_path).plugin_mark() != self.check.mark
 
     def close(self) -> str:
         """Stop the server if it was started for a job; says what was done."""
@@ -76,7 +76,7 @@ class Servers(Protocol):
     """What a job must know of its servers, wherever they run; all serve the same."""
 
     @property
-    def proof(self) -> Proof: ...
+    def check(self) -> ServerCheck: ...
 
     @property
     def longest_row(self) -> int:
@@ -87,15 +87,15 @@ class Servers(Protocol):
 
 
 @dataclass(frozen=True)
-class Fleet:
+class Endpoints:
     """The servers of one job, all serving the same; usually one."""
 
-    members: tuple[Serving, ...]
+    members: tuple[Endpoint, ...]
 
     @property
-    def proof(self) -> Proof:
+    def check(self) -> ServerCheck:
         """Of the first; the others serve the same."""
-        return self.members[0].proof
+        return self.members[0].check
 
     @property
     def dump_paths(self) -> tuple[Path, ...]:
@@ -105,12 +105,12 @@ class Fleet:
     @property
     def longest_row(self) -> int:
         """Tokens that every member takes."""
-        return min(member.proof.settings.max_req_input_len for member in self.members)
+        return min(member.check.settings.max_req_input_len for member in self.members)
 
     def dump_room_bytes(self) -> int:
         """What one dump may need on every member: free space, and the plugin's own budget."""
         free = (DumpDir(path).free_bytes() for path in self.dump_paths)
-        budgets = (member.proof.plugin.budget_bytes for member in self.members)
+        budgets = (member.check.plugin.budget_bytes for member in self.members)
         return min([*free, *(budget for budget in budgets if budget)])
 
     def disks(self) -> dict[str, Path]:
@@ -142,33 +142,33 @@ class Fleet:
         """For a table."""
         count = len(self.members)
         origin = self.members[0].origin if count == 1 else f"{count}, named by server_url"
-        return self.proof.facts() | {"server": origin}
+        return self.check.facts() | {"server": origin}
 
     def close(self) -> str:
         """Stop what was started for this job; says what was done."""
         return " ".join(dict.fromkeys(member.close() for member in self.members))
 
 
-def open_fleet(
+def open_endpoints(
     parameters: ExtractionParameters, on_progress: Callable[[str], None] = lambda _line: None
-) -> Fleet:
+) -> Endpoints:
     """Find or start the servers of an extraction, and prove each; before, prove an object store.
 
     Raises:
         ServerError: one can't be started, reached or trusted, or serves something else.
         StoreError: the object store refuses, or can't be reached; nothing was started then.
     """
-    prove_place(parameters.store_path)
+    probe_write(parameters.store_path)
     if not parameters.server_urls:
-        return Fleet((_own_server(parameters, on_progress),))
+        return Endpoints((_own_server(parameters, on_progress),))
     pairs = zip(parameters.server_urls, parameters.dump_paths, strict=True)
-    fleet = Fleet(tuple(_attach(url, path, parameters.api_key) for url, path in pairs))
+    fleet = Endpoints(tuple(_attach(url, path, parameters.api_key) for url, path in pairs))
     for member in fleet.members[1:]:
-        require_same(fleet.members[0].url, fleet.proof, member.url, member.proof)
+        require_same(fleet.members[0].url, fleet.check, member.url, member.check)
     return fleet
 
 
-def differences(one: Proof, other: Proof) -> dict[str, tuple[Any, Any]]:
+def differences(one: ServerCheck, other: ServerCheck) -> dict[str, tuple[Any, Any]]:
     """``{field: (one's, other's)}`` of what two servers serve. Pure."""
     first, second = one.plugin.identity(), other.plugin.identity()
     found = {name: (first[name], second[name]) for name in first if first[name] != second[name]}
@@ -180,7 +180,7 @@ def differences(one: Proof, other: Proof) -> dict[str, tuple[Any, Any]]:
     return found | model_differences(weights, canaries, *place)
 
 
-def require_same(name: str, proof: Proof, other_name: str, other: Proof) -> None:
+def require_same(name: str, proof: ServerCheck, other_name: str, other: ServerCheck) -> None:
     """Raises :class:`ServerError` when two servers of one job serve different things."""
     differing = differences(proof, other)
     if differing:
@@ -191,15 +191,15 @@ def require_same(name: str, proof: Proof, other_name: str, other: Proof) -> None
         )
 
 
-def _own_server(parameters: ExtractionParameters, on_progress: Callable[[str], None]) -> Serving:
+def _own_server(parameters: ExtractionParameters, on_progress: Callable[[str], None]) -> Endpoint:
     state = server.read_state(parameters.run_path)
     if state is None or not is_alive(state):
         state = server.start(_for_job(parameters), on_progress)
     key = read_api_key(state.api_key_env)
-    return Serving(state.url, Path(state.dump_dir), key, server.prove(state), state)
+    return Endpoint(state.url, Path(state.dump_dir), key, server.check_server(state), state)
 
 
-def _attach(url: str, dump_path: Path, api_key: str) -> Serving:
+def _attach(url: str, dump_path: Path, api_key: str) -> Endpoint:
     dumps = DumpDir(dump_path)
     with ServerClient(url, api_key) as client:
         if not client.is_up():
@@ -207,8 +207,8 @@ def _attach(url: str, dump_path: Path, api_key: str) -> Serving:
                 f"no server answers at {url}",
                 fix="start it, or leave server_url empty for one started here",
             )
-        proof = prove(client, dumps)
-    return Serving(url, dumps.root, api_key, proof, None)
+        proof = check_server(client, dumps)
+    return Endpoint(url, dumps.root, api_key, proof, None)
 
 
 def _for_job(parameters: ExtractionParameters) -> ServerParameters:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pydantic
 
 from hslib.errors import HslibError, ServerError
+from hslib.files.write import write_atomically
 from hslib.parameters import ServerParameters, read_api_key
 from hslib.server import check as proof
 from hslib.server.client import ServerClient
@@ -23,7 +24,6 @@ from hslib.server.dumps import DumpDir, PluginInfo
 from hslib.server.guard import watch_over
 from hslib.server.preflight import Plan, require
 from hslib.server.processes import is_alive, members, process_mark, stop_group
-from hslib.store.manifest import write_atomically
 
 _PATCHES = Path(__file__).parents[2] / "patches"
 _NO_LIBRARY = "/nonexistent/libnccl.so"
@@ -89,7 +89,7 @@ def start(
         atexit.register(stop_group, state, patience_s=0.0)
     try:
         wait_ready(state, parameters.start_timeout_s, on_progress)
-        prove(state)
+        check_server(state)
     except BaseException:
         stop_group(state)
         state_path(parameters.run_path).unlink(missing_ok=True)
@@ -267,7 +267,7 @@ def _plugin_complaint(state: ServerState) -> str:
     return "; ".join(found)
 
 
-def prove(state: ServerState) -> proof.Proof:
+def check_server(state: ServerState) -> proof.ServerCheck:
     """Prove the run's own server; also that its replicas all capture.
 
     Raises:
@@ -275,7 +275,7 @@ def prove(state: ServerState) -> proof.Proof:
     """
     dumps = DumpDir(state.dump_dir)
     with client_of(state) as client:
-        found = proof.prove(client, dumps, not_before=state.launched_at)
+        found = proof.check_server(client, dumps, not_before=state.launched_at)
     if found.plugin.boundaries != state.boundaries:
         raise ServerError(
             "the plugin captures other boundaries than asked for",
@@ -352,7 +352,7 @@ def act(
         facts = status(run_path)
         return Outcome(f"The server of this run: {facts['server']}.", facts)
     state = start(parameters, on_progress)
-    facts = prove(state).facts()
+    facts = check_server(state).facts()
     if parameters.action == "demo":
         stop(run_path)
         return Outcome(

@@ -14,10 +14,10 @@ import numpy as np
 
 from hslib.dataset import Dataset, Limits
 from hslib.errors import StoreError
-from hslib.job.forecast import words
 from hslib.job.progress import read_progress
 from hslib.store.journal import Entry
 from hslib.store.reader import Store
+from hslib.store.sizes import words
 
 _RESAMPLES = 4000
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 from hslib.errors import StoreError
+from hslib.files.write import sync_directory
 
 Status = Literal["ok", "failed", "rejected", "revoked"]
 
@@ -110,7 +111,7 @@ def decode_lines(lines: Iterable[bytes], path: str) -> Iterator[Entry]:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class JournalState:
     """What the journals together say: at most one live entry an index."""
 
     stored: dict[int, Entry]
@@ -118,7 +119,7 @@ class Ledger:
     rejected: dict[int, Entry]
 
 
-def combine(entries: Iterable[Entry]) -> Ledger:
+def combine(entries: Iterable[Entry]) -> JournalState:
     """Reduce journal lines of any number of shards, in any order, to their meaning. Pure.
 
     A live ``ok`` beats a failure; of several live ones the latest counts.
@@ -135,7 +136,7 @@ def combine(entries: Iterable[Entry]) -> Ledger:
     stored = dict(sorted(found["ok"].items()))
     failed = {i: e for i, e in sorted(found["failed"].items()) if i not in stored}
     rejected = {i: e for i, e in sorted(found["rejected"].items()) if i not in stored}
-    return Ledger(stored, failed, rejected)
+    return JournalState(stored, failed, rejected)
 
 
 class GroupCommit(abc.ABC):
@@ -242,12 +243,3 @@ def _cut_torn_line(fd: int) -> None:
     if end != size:
         os.ftruncate(fd, end)
         os.fsync(fd)
-
-
-def sync_directory(path: Path) -> None:
-    """Make renames and new names in a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -1,15 +1,12 @@
 """What every sample of a store has in common, written before the first of them."""
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pydantic
 
 from hslib.errors import StoreError
-from hslib.job.forecast import state_bytes
 from hslib.model.identity import Canary, model_differences
-from hslib.store.journal import sync_directory
+from hslib.store.sizes import state_bytes
 
 if TYPE_CHECKING:
     from hslib.store.contract import Storage
@@ -145,14 +142,3 @@ def write_or_check_manifest(storage: "Storage", wanted: Manifest) -> Manifest:
 
 def _where(storage: "Storage") -> str:
     return f"{storage.place}/manifest.json"
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace ``path`` durably, by rename within its directory."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as handle:
-        handle.write(data)
-        handle.flush()
-        os.fsync(handle.fileno())
-    temporary.replace(path)
-    sync_directory(path.parent)

@@ -24,10 +24,10 @@ import numpy as np
 
 from hslib.errors import StoreError
 from hslib.files.safetensor import TensorFile, TensorFileError
-from hslib.store.contract import open_storage
-from hslib.store.journal import Entry, Ledger, combine
+from hslib.store.journal import Entry, JournalState, combine
 from hslib.store.manifest import read_manifest
 from hslib.store.sample_file import Fault, check_content, check_file
+from hslib.store.storage import open_storage
 from hslib.store.writer import StoreWriter
 
 if TYPE_CHECKING:
@@ -119,15 +119,15 @@ class Store:
         self.storage = open_storage(path)
         self.path = self.storage.place
         self.manifest = read_manifest(self.storage)
-        self.ledger = self._read_ledger()
+        self.journal_state = self._read_ledger()
 
-    def _read_ledger(self) -> Ledger:
+    def _read_ledger(self) -> JournalState:
         return combine(self.storage.entries())
 
     @property
     def entries(self) -> dict[int, Entry]:
         """Index -> journal line of each stored sample, ascending."""
-        return self.ledger.stored
+        return self.journal_state.stored
 
     def witness(self) -> dict[str, float | None]:
         """By state, the largest error between it and what its layer read, over all samples.
@@ -209,7 +209,7 @@ class Store:
 
     def _entry(self, index: int) -> Entry:
         if index not in self.entries:
-            failed = self.ledger.failed.get(index)
+            failed = self.journal_state.failed.get(index)
             why = f"it failed: {failed.reason}" if failed else "it was not extracted"
             raise StoreError(f"sample {index} is not in the store: {why}", index=index)
         return self.entries[index]
@@ -263,7 +263,7 @@ class Store:
         reported = {fault.index: self.entries[fault.index].entry for fault in report.faults}
         moved = []
         with StoreWriter(self.path, self.manifest) as writer:
-            self.ledger = self._read_ledger()
+            self.journal_state = self._read_ledger()
             for fault in report.faults:
                 entry = self.entries.get(fault.index)
                 if entry is None or entry.entry != reported[fault.index]:
@@ -271,7 +271,7 @@ class Store:
                 if check_file(self.storage, entry, self.manifest, report.deep) is not None:
                     writer.revoke(entry, f"{fault.check}: {fault.detail}")
                     moved.append(fault.index)
-        self.ledger = self._read_ledger()
+        self.journal_state = self._read_ledger()
         return moved
 
 

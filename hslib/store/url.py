@@ -5,14 +5,14 @@ from pathlib import Path
 
 from hslib.errors import ParameterError
 
-Place = Path | str  # a str is a URL such as "s3://bucket/states/kimi"
+StoreUrl = Path | str  # a str is a URL such as "s3://bucket/states/kimi"
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|s3:/")  # Path turns "s3://b" into "s3:/b"
 _BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 _S3 = re.compile(rf"s3:/+({_BUCKET}(?:/[\w!.*'()=+@,:-]+)*)/*", re.ASCII)
 
 
-def read_place(text: str | Path) -> Place:
+def read_store_url(text: str | Path) -> StoreUrl:
     """A path as it is, or a URL in its one form. Pure.
 
     Raises:

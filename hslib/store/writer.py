@@ -3,19 +3,32 @@
 import dataclasses
 import time
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from hslib.errors import JobError
-from hslib.store.contract import Storage, open_storage
+from hslib.store.contract import Storage
 from hslib.store.journal import Entry, JournalMark, journal_name
 from hslib.store.manifest import Manifest, write_or_check_manifest
 from hslib.store.sample_file import sample_header
+from hslib.store.storage import open_storage
 
 if TYPE_CHECKING:
     import xxhash
 
     from hslib.dataset import Sample
-    from hslib.server.dumps import Dump
+
+
+class Captured(Protocol):
+    """The validated states of one sample, and what was measured of each."""
+
+    @property
+    def hidden_states(self) -> np.ndarray:
+        """The bits of bfloat16, uint16 [T, L, H]."""
+
+    def layer_numbers(self) -> list[dict[str, Any]]:
+        """Per state: ``finite``, ``absmax``, ``mean_l2``, ``zero_share``, ``witness``."""
 
 
 class StoreWriter:
@@ -71,7 +84,7 @@ class StoreWriter:
     def put(
         self,
         sample: "Sample",
-        dump: "Dump",
+        captured: Captured,
         states_hash: "xxhash.xxh3_64",
         attempts: int,
         latency_s: float,
@@ -79,7 +92,7 @@ class StoreWriter:
         """Store a validated dump and commit it; returns when both are durable.
 
         Args:
-            states_hash: the running hash over ``dump.hidden_states`` that validation made.
+            states_hash: the running hash over ``captured.hidden_states`` that validation made.
 
         Raises:
             OSError: the disk is full, read-only or gone. Nothing is committed then.
@@ -98,13 +111,13 @@ class StoreWriter:
             checksum=states_hash.hexdigest(),
             attempts=attempts,
             latency_s=round(latency_s, 6),
-            layers=[layer.model_dump() for layer in dump.meta.layers],
+            layers=captured.layer_numbers(),
             finished_at=time.time(),
         )
         header = sample_header(draft, self.manifest)
         parts: list[bytes | memoryview] = [
             header,
-            dump.hidden_states.reshape(-1).data.cast("B"),
+            captured.hidden_states.reshape(-1).data.cast("B"),
             tail,
         ]
         file = self.storage.sample_file(sample.index, draft.entry)

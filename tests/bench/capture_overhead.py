@@ -23,7 +23,7 @@ from common import (
     job,
     measure,
     median,
-    open_fleet,
+    open_endpoints,
     plain_prefill,
     report,
     rows_of,
@@ -31,7 +31,7 @@ from common import (
     workload,
 )
 
-from hslib.server.endpoints import Fleet
+from hslib.server.endpoints import Endpoints
 
 # of each sample: to tmpfs, to disk, durable, gone from tmpfs
 COPY = """
@@ -53,7 +53,7 @@ def main() -> None:
         samples = rows_of(load, folder / "rows.jsonl")
         with serve(load, folder) as state:
             first = job(load, state, folder)
-            fleet = open_fleet(first)
+            fleet = open_endpoints(first)
             size = sample_bytes(load, fleet)
             total = size * len(samples)
 
@@ -90,9 +90,9 @@ def main() -> None:
     report("(a) full extraction against plain prefill", [row], chosen.out)
 
 
-def sample_bytes(load: Workload, fleet: Fleet) -> int:
+def sample_bytes(load: Workload, fleet: Endpoints) -> int:
     """Bytes of the states of one row."""
-    expected = fleet.proof.expected
+    expected = fleet.check.expected
     return load.lengths[0] * expected.num_states * expected.hidden_size * 2
 
 

@@ -14,7 +14,7 @@ from hslib import extract
 from hslib.cluster.replicas import open_cluster
 from hslib.parameters import ExtractionParameters
 from hslib.server import launch as server
-from hslib.server.endpoints import open_fleet
+from hslib.server.endpoints import open_endpoints
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
         cluster = open_cluster(parameters(ray_address="local"), print)
         state = server.read_state(folder / "run/replicas/00000")
         assert state is not None
-        fleet = open_fleet(parameters(server_url=state.url, dump_dir=state.dump_dir))
+        fleet = open_endpoints(parameters(server_url=state.url, dump_dir=state.dump_dir))
         seconds: dict[str, list[float]] = {"in this process": [], "on Ray": []}
         try:
             for turn in range(chosen.turns + 1):  # the first warms the server up

@@ -35,10 +35,10 @@ from hslib.job.prepare import Job, make_manifest
 from hslib.job.progress import Progress
 from hslib.model.folder import read_model
 from hslib.parameters import ExtractionParameters
-from hslib.server.check import Proof
+from hslib.server.check import ServerCheck
 from hslib.server.client import ServerSettings
 from hslib.server.dumps import PluginInfo
-from hslib.store.journal import JournalMark, Ledger
+from hslib.store.journal import JournalMark, JournalState
 from hslib.store.writer import StoreWriter
 
 SHORTER = 32
@@ -85,7 +85,7 @@ class StubReplica:
     def close(self) -> None: ...
 
 
-def proof_of(model: Path) -> Proof:
+def proof_of(model: Path) -> ServerCheck:
     found = read_model(model)
     plugin = PluginInfo.model_construct(
         model_path=str(model),
@@ -98,7 +98,7 @@ def proof_of(model: Path) -> Proof:
         sglang_version="",
         plugin_version="",
     )
-    return Proof(plugin, ServerSettings.model_construct(max_req_input_len=4096))
+    return ServerCheck(plugin, ServerSettings.model_construct(max_req_input_len=4096))
 
 
 def write_rows(path: Path, count: int) -> None:
@@ -140,7 +140,7 @@ def measure(parameters: ExtractionParameters, cluster: Cluster) -> dict[str, Any
     survey_s = time.perf_counter() - started
     plan = plan_job(
         survey,
-        Ledger({}, {}, {}),
+        JournalState({}, {}, {}),
         [],
         shard=(0, 1),
         retry_failed=False,

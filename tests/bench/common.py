@@ -33,7 +33,7 @@ from hslib.parameters import ExtractionParameters, ServerParameters
 from hslib.server import launch as server
 from hslib.server import processes
 from hslib.server.client import ServerClient
-from hslib.server.endpoints import Fleet, open_fleet
+from hslib.server.endpoints import Endpoints, open_endpoints
 
 WIDE = {
     "hidden_size": 7168,  # with 3 aux layers and final: 57,344 bytes a token, as in the case
@@ -110,7 +110,7 @@ def job(
     )
 
 
-def extract_all(parameters: ExtractionParameters, fleet: Fleet) -> None:
+def extract_all(parameters: ExtractionParameters, fleet: Endpoints) -> None:
     """The whole job: survey, requests, validation, store."""
     planned = extract.prepare(parameters, fleet)
     result = extract.run(planned, fleet)
@@ -200,4 +200,4 @@ def arguments(description: str, **defaults: Any) -> argparse.Namespace:
     return parser.parse_args()
 
 
-__all__ = ["open_fleet"]
+__all__ = ["open_endpoints"]

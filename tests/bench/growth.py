@@ -22,7 +22,7 @@ from make.rows import random_sample, write_rows
 
 from hslib import extract
 from hslib.parameters import ExtractionParameters
-from hslib.server.endpoints import open_fleet
+from hslib.server.endpoints import open_endpoints
 from hslib.store.journal import Entry, combine, read_journal
 from hslib.store.sample_file import sample_file
 
@@ -75,7 +75,7 @@ def one_size(folder: Path, model: Path, url: str, dumps: str, count: int) -> dic
             "concurrency": 8,
         }
     )
-    fleet = open_fleet(parameters)
+    fleet = open_endpoints(parameters)
     job = extract.prepare(parameters, fleet)
     cost = measure(lambda: extract.run(job, fleet).require_whole())
     return {
@@ -108,9 +108,9 @@ def open_lines(path: Path, count: int) -> dict[str, object]:
             handle.write(msgspec.json.encode(entry) + b"\n")
     before = psutil.Process().memory_info().rss
     started = time.perf_counter()
-    ledger = combine(read_journal(path))
+    state = combine(read_journal(path))
     seconds = time.perf_counter() - started
-    assert len(ledger.stored) == count
+    assert len(state.stored) == count
     grown = psutil.Process().memory_info().rss - before
     return {"rows": f"{count} lines", "open s": seconds, "memory MB": grown / 1e6}
 

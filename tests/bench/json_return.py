@@ -14,7 +14,7 @@ from common import (
     job,
     measure,
     median,
-    open_fleet,
+    open_endpoints,
     report,
     rows_of,
     serve,
@@ -37,7 +37,7 @@ def main() -> None:
             *(str(int(layer) - 1) for layer in load.layers.split(",")),
         ]
         with serve(load, folder, extra_args=own) as state:
-            fleet = open_fleet(job(load, state, folder))
+            fleet = open_endpoints(job(load, state, folder))
             extract_all(job(load, state, folder), fleet)  # warm-up
             ours, theirs = [], []
             for _ in range(chosen.turns):

@@ -12,7 +12,7 @@ from common import (
     job,
     measure,
     median,
-    open_fleet,
+    open_endpoints,
     report,
     rows_of,
     serve,
@@ -27,7 +27,7 @@ def main() -> None:
         load = workload(chosen.load, folder, chosen.rows)
         samples = rows_of(load, folder / "rows.jsonl")
         with serve(load, folder, dump_all=True) as state:
-            fleet = open_fleet(job(load, state, folder))
+            fleet = open_endpoints(job(load, state, folder))
             extract_all(job(load, state, folder), fleet)  # warm-up
             many, single = [], []
             for _ in range(chosen.turns):

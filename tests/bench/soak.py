@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from common import arguments, job, open_fleet, report, rows_of, serve, workload
+from common import arguments, job, open_endpoints, report, rows_of, serve, workload
 
 from hslib import extract
 from hslib.server import launch as server
@@ -25,7 +25,7 @@ def main() -> None:
         rows_of(load, folder / "rows.jsonl")
         with serve(load, folder) as state:
             parameters = job(load, state, folder)
-            fleet = open_fleet(parameters)
+            fleet = open_endpoints(parameters)
             planned = extract.prepare(parameters, fleet)
             seen: list[dict[str, float]] = []
             ended = threading.Event()

@@ -19,7 +19,7 @@ from common import (
     job,
     measure,
     median,
-    open_fleet,
+    open_endpoints,
     report,
     rows_of,
     serve,
@@ -40,7 +40,7 @@ def main() -> None:
             with serve(load, folder / "silent") as silent:
                 arms: dict[str, list[Cost]] = {"without": [], "with": [], "with again": []}
                 servers = {"without": silent, "with": witnessed, "with again": witnessed}
-                fleets = {arm: open_fleet(job(load, s, folder)) for arm, s in servers.items()}
+                fleets = {arm: open_endpoints(job(load, s, folder)) for arm, s in servers.items()}
                 for turn in range(chosen.turns + 1):
                     for arm, state in servers.items():
                         wanted = job(load, state, folder)

@@ -36,11 +36,11 @@ from hslib.job import progress, watch
 from hslib.job.prepare import Job
 from hslib.job.progress import read_progress
 from hslib.parameters import ExtractionParameters
-from hslib.server.check import Proof
+from hslib.server.check import ServerCheck
 from hslib.server.dumps import PluginInfo
-from hslib.store.contract import open_storage
 from hslib.store.journal import read_journal
 from hslib.store.reader import Store
+from hslib.store.storage import open_storage
 
 SAMPLES = [random_sample(i, 10 + i % 40, seed=19) for i in range(120)]
 
@@ -278,7 +278,7 @@ from cluster.test_cluster import opened
 from hslib import extract
 from hslib.store.bucket import lock as objectlock
 from hslib.parameters import ExtractionParameters
-from hslib.store.contract import open_storage
+from hslib.store.storage import open_storage
 objectlock.STALE_S = 5.0  # in the driver: how long a killed replica's lock keeps its rows waiting
 wanted = ExtractionParameters.model_validate_json(sys.argv[1])
 with opened(wanted) as servers:
@@ -508,7 +508,7 @@ def test_replicas_ask_for_gpus_where_there_are_any_and_each_fits_on_one_node() -
 def test_a_late_replica_that_does_not_take_the_jobs_longest_row_is_refused() -> None:
     found = Cluster(1, lambda _number: None, is_ours=False)
     plugin, settings = PluginInfo(pid=1, plugin_version="", sglang_version="", written_at=0), None
-    proof = Proof(plugin, settings)  # type: ignore[arg-type]
+    proof = ServerCheck(plugin, settings)  # type: ignore[arg-type]
     late = ReplicaFacts("host", 1, "", proof, longest_row=100, dump_room_bytes=1)
     assert "longest row has 101" in found.started(found.slots[0], late, 101)
     assert found.ready == []

@@ -14,10 +14,10 @@ from hslib.cluster.replica import Problem, Replica, ReplicaFacts, of_replica
 from hslib.dataset import Sample
 from hslib.errors import JobError, ServerError, StoreError
 from hslib.parameters import ExtractionParameters
-from hslib.store.contract import open_storage
 from hslib.store.journal import JournalMark, journal_name
 from hslib.store.manifest import Manifest
 from hslib.store.reader import Store
+from hslib.store.storage import open_storage
 from hslib.store.writer import StoreWriter
 
 SAMPLES = [random_sample(i, 10 + i, seed=23) for i in range(12)]
@@ -49,10 +49,10 @@ def wanted(fake: FakeServer, tmp_path: Path) -> ExtractionParameters:
 def manifest(wanted: ExtractionParameters) -> Manifest:
     from hslib.job.prepare import make_manifest
     from hslib.model.folder import read_model
-    from hslib.server.endpoints import open_fleet
+    from hslib.server.endpoints import open_endpoints
 
     survey: Any = type("Survey", (), {"digest": "0"})
-    return make_manifest(wanted, open_fleet(wanted), read_model(wanted.model_folder), survey)
+    return make_manifest(wanted, open_endpoints(wanted), read_model(wanted.model_folder), survey)
 
 
 @pytest.fixture

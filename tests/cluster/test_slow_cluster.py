@@ -20,7 +20,7 @@ from hslib.job.progress import read_progress
 from hslib.parameters import ExtractionParameters
 from hslib.server import launch as server
 from hslib.server import processes
-from hslib.server.endpoints import open_fleet
+from hslib.server.endpoints import open_endpoints
 from hslib.store.journal import read_journal
 from hslib.store.reader import Store
 
@@ -135,7 +135,7 @@ def test_two_replicas_on_two_nodes_store_what_one_process_does(
         server_url=own.url,
         dump_dir=own.dump_dir,
     )
-    fleet = open_fleet(alone)
+    fleet = open_endpoints(alone)
     assert extract.run(extract.prepare(alone, fleet), fleet).is_whole
     assert_same_files(first, alone.store_path)
 

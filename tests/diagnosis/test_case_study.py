@@ -23,7 +23,7 @@ from hslib.parameters import ExtractionParameters
 from hslib.server import launch as server
 from hslib.server.client import ServerClient
 from hslib.server.dumps import DumpDir
-from hslib.server.endpoints import Fleet, open_fleet
+from hslib.server.endpoints import Endpoints, open_endpoints
 from hslib.store.reader import Store
 
 SAMPLES = [random_sample(i, n, seed=3) for i, n in enumerate((30, 12, 47, 12, 25, 8))]
@@ -94,8 +94,8 @@ def test_predicting_the_counter_files_other_samples_states(
     assert len(filed[3]) == SAMPLES[2].num_tokens
 
 
-def run_job(parameters: ExtractionParameters) -> tuple[Job, extract.Result, Fleet]:
-    fleet = open_fleet(parameters)
+def run_job(parameters: ExtractionParameters) -> tuple[Job, extract.Result, Endpoints]:
+    fleet = open_endpoints(parameters)
     job = extract.prepare(parameters, fleet)
     return job, extract.run(job, fleet), fleet
 
@@ -142,7 +142,7 @@ def test_a_foreign_request_in_between_is_an_error_that_says_so(
 
 @pytest.mark.usefixtures("dumps")
 def test_directory_scope_on_a_server_that_uses_our_names_is_refused(parameters: Any) -> None:
-    fleet = open_fleet(parameters())
+    fleet = open_endpoints(parameters())
     member = fleet.members[0]
     plugin = member.proof.plugin.model_copy(update={"dump_all": False})
     member.proof = replace(member.proof, plugin=plugin)

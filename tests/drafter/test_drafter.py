@@ -7,9 +7,9 @@ from make.model_store import model_store
 from make.rows import demo_samples
 
 from hslib import demo
-from hslib.demo.misfiled import misfile
 from hslib.drafter.eagle3 import Point, Settings, judge, train_drafter
 from hslib.drafter.experiment import teach
+from hslib.drafter.misfiled import misfile
 from hslib.errors import ExportError
 from hslib.export.export import export_store
 from hslib.export.specforge import SpecForgeFormat

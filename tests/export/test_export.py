@@ -46,8 +46,8 @@ def test_a_second_run_makes_nothing_again(store: Store, tmp_path: Path) -> None:
 
 
 def _torn_ledger(out: Path) -> None:
-    ledger = out / "export.jsonl"
-    ledger.write_bytes(ledger.read_bytes()[:-20])
+    state = out / "export.jsonl"
+    state.write_bytes(state.read_bytes()[:-20])
 
 
 def _cut_file(out: Path) -> None:

@@ -25,7 +25,7 @@ from hslib.export.specforge import SpecForgeFormat
 from hslib.export.speculators import SpeculatorsFormat
 from hslib.job.progress import read_progress
 from hslib.parameters import DiagnosisParameters, ExtractionParameters
-from hslib.server.endpoints import open_fleet
+from hslib.server.endpoints import open_endpoints
 from hslib.stats import measure
 from hslib.store.bucket import lock as objectlock
 from hslib.store.reader import Store
@@ -34,9 +34,9 @@ JOB = """
 import sys
 from hslib import extract
 from hslib.parameters import ExtractionParameters
-from hslib.server.endpoints import open_fleet
+from hslib.server.endpoints import open_endpoints
 wanted = ExtractionParameters.model_validate_json(sys.argv[1])
-fleet = open_fleet(wanted)
+fleet = open_endpoints(wanted)
 extract.run(extract.prepare(wanted, fleet), fleet)
 """
 
@@ -202,14 +202,14 @@ def test_a_bucket_is_proven_before_a_server_is_started(
     monkeypatch.setattr("hslib.server.launch.start", started)
     values = {"server_url": "", "store_dir": "s3://no-such-bucket/states"}
     with pytest.raises(StoreError, match="create the bucket"):
-        open_fleet(wanted.model_copy(update=values))
+        open_endpoints(wanted.model_copy(update=values))
 
 
 def test_shards_write_to_one_bucket(wanted: ExtractionParameters) -> None:
     planned = []
     for shard in range(2):
         part = wanted.model_copy(update={"shard_index": shard, "num_shards": 2})
-        fleet = open_fleet(part)
+        fleet = open_endpoints(part)
         planned.append((extract.prepare(part, fleet), fleet))
     for job, fleet in planned:
         assert extract.run(job, fleet).is_whole

@@ -26,7 +26,7 @@ from make.rows import random_sample, write_rows
 from hslib import extract
 from hslib.errors import DatasetError, JobError, ParameterError, ServerError, StoreError
 from hslib.parameters import ExtractionParameters
-from hslib.server.endpoints import open_fleet
+from hslib.server.endpoints import open_endpoints
 from hslib.store.reader import Store
 
 SAMPLES = [random_sample(i, 10 + i, seed=9) for i in range(12)]
@@ -163,7 +163,7 @@ def parameters(fake: FakeServer, tmp_path: Path) -> Callable[..., ExtractionPara
 
 
 def run(parameters: ExtractionParameters) -> extract.Result:
-    fleet = open_fleet(parameters)
+    fleet = open_endpoints(parameters)
     return extract.run(extract.prepare(parameters, fleet), fleet)
 
 
@@ -292,7 +292,7 @@ def test_too_many_failures_in_a_row_stop_the_job(fake: FakeServer, parameters: A
     fake.misbehave = lambda rid, *_: None if rid.startswith("hs-999999999-") else 400
     with pytest.raises(JobError, match="samples in a row failed"):
         run(parameters(max_failures_in_a_row=3, concurrency=1))
-    assert 3 <= len(Store(parameters().store_path).ledger.failed) <= 5
+    assert 3 <= len(Store(parameters().store_path).journal_state.failed) <= 5
 
 
 def test_a_server_that_comes_back_is_waited_for(fake: FakeServer, parameters: Any) -> None:
@@ -332,7 +332,7 @@ def test_a_server_that_dies_while_it_is_proven_again_is_waited_for(
         return None
 
     wanted = parameters()
-    fleet = open_fleet(wanted)
+    fleet = open_endpoints(wanted)
     job = extract.prepare(wanted, fleet)
     fake.misbehave = misbehave
     assert extract.run(job, fleet).is_whole
@@ -458,7 +458,7 @@ def test_a_store_of_before_is_resumed_and_the_job_says_what_is_not_checked(param
 
 
 def job_of(parameters: ExtractionParameters) -> Any:
-    return extract.prepare(parameters, open_fleet(parameters))
+    return extract.prepare(parameters, open_endpoints(parameters))
 
 
 def test_a_server_that_stays_away_ends_the_job_and_the_next_run_goes_on(
@@ -593,7 +593,7 @@ def test_a_proxy_without_a_server_behind_it_is_waited_out(
 def test_running_a_plan_twice_is_refused_and_takes_nothing_back(
     fake: FakeServer, parameters: Any
 ) -> None:
-    fleet = open_fleet(parameters())
+    fleet = open_endpoints(parameters())
     job = extract.prepare(parameters(), fleet)
     assert extract.run(job, fleet).is_whole
     fake.requests.clear()
@@ -609,7 +609,7 @@ def test_shards_that_are_planned_together_do_not_stop_each_other(parameters: Any
     planned = []
     for shard in range(2):
         wanted = parameters(shard_index=shard, num_shards=2)
-        fleet = open_fleet(wanted)
+        fleet = open_endpoints(wanted)
         planned.append((extract.prepare(wanted, fleet), fleet))
     for job, fleet in planned:
         assert extract.run(job, fleet).is_whole

@@ -13,9 +13,11 @@ from hslib import __main__ as terminal
 from hslib import demo
 from hslib.errors import ParameterError
 from hslib.job import forecast as sizing
-from hslib.job.forecast import Request, Sizing, Work, dump_bytes, state_bytes, stored_bytes, words
+from hslib.job.forecast import Request, Sizing, Work
 from hslib.parameters import ExtractionParameters
+from hslib.server.dumps import dump_bytes
 from hslib.store.reader import Store
+from hslib.store.sizes import state_bytes, stored_bytes, words
 
 # The case study: Kimi-K2.5, three aux layers of 61, its rows, and the rates that it reports.
 ROWS, AUX, HIDDEN = 37_312, 3, 7168

@@ -21,7 +21,7 @@ from hslib.parameters import ExtractionParameters
 from hslib.server import launch as server
 from hslib.server.client import ServerClient
 from hslib.server.dumps import Dump, DumpDir, request_id, validate
-from hslib.server.endpoints import open_fleet
+from hslib.server.endpoints import open_endpoints
 from hslib.store.journal import read_journal
 from hslib.store.reader import Store
 
@@ -74,7 +74,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
 
 
 def run(parameters: ExtractionParameters) -> extract.Result:
-    fleet = open_fleet(parameters)
+    fleet = open_endpoints(parameters)
     return extract.run(extract.prepare(parameters, fleet), fleet)
 
 
@@ -254,7 +254,7 @@ def test_a_limit_takes_the_first_rows(parameters: Any, sent: Sent) -> None:
 
 
 def test_a_second_job_in_the_same_dump_directory_is_refused(parameters: Any) -> None:
-    fleet = open_fleet(parameters())
+    fleet = open_endpoints(parameters())
     job = extract.prepare(parameters(), fleet)
     with (
         Lock(fleet.dump_paths[0] / ".lock", "the dump directory"),

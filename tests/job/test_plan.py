@@ -18,7 +18,7 @@ from hslib.job.plan import (
     require_room,
     require_unchanged,
 )
-from hslib.store.journal import Entry, Ledger
+from hslib.store.journal import Entry, JournalState
 
 
 def row(index: int, num_tokens: int = 10, digest: str = "") -> RowInfo:
@@ -40,13 +40,13 @@ def entry(row: RowInfo, status: str = "ok") -> Entry:
     )
 
 
-def ledger(ok: list[Entry] | None = None, failed: list[Entry] | None = None) -> Ledger:
-    return Ledger({e.index: e for e in ok or []}, {e.index: e for e in failed or []}, {})
+def journal_state(ok: list[Entry] | None = None, failed: list[Entry] | None = None) -> JournalState:
+    return JournalState({e.index: e for e in ok or []}, {e.index: e for e in failed or []}, {})
 
 
 def plan(
     rows: list[RowInfo],
-    known: Ledger | None = None,
+    known: JournalState | None = None,
     unsound: tuple[int, ...] = (),
     shard: tuple[int, int] = (0, 1),
     retry_failed: bool = False,
@@ -54,7 +54,7 @@ def plan(
 ) -> JobPlan:
     return plan_job(
         survey(rows, rejected),
-        known or ledger(),
+        known or journal_state(),
         unsound,
         shard=shard,
         retry_failed=retry_failed,
@@ -68,33 +68,33 @@ def indices(rows: tuple[RowInfo, ...]) -> list[int]:
 
 def test_holes_are_filled_whatever_the_highest_stored_index_is() -> None:
     rows = [row(i) for i in range(5)]
-    found = plan(rows, ledger(ok=[entry(rows[4]), entry(rows[1])]))
+    found = plan(rows, journal_state(ok=[entry(rows[4]), entry(rows[1])]))
     assert indices(found.todo) == [0, 2, 3]
     assert found.done == (1, 4)
 
 
 def test_appended_rows_are_new_work() -> None:
     rows = [row(0), row(1)]
-    known = ledger(ok=[entry(rows[0])])
+    known = journal_state(ok=[entry(rows[0])])
     assert indices(plan(rows, known).todo) == [1]
 
 
 def test_a_row_with_an_unsound_file_is_done_again() -> None:
     rows = [row(0), row(1)]
-    found = plan(rows, ledger(ok=[entry(rows[0]), entry(rows[1])]), unsound=(1,))
+    found = plan(rows, journal_state(ok=[entry(rows[0]), entry(rows[1])]), unsound=(1,))
     assert indices(found.todo) == [1]
     assert found.changed == ()
 
 
 def test_failed_rows_are_retried_only_when_asked() -> None:
     rows = [row(0)]
-    known = ledger(failed=[entry(rows[0], "failed")])
+    known = journal_state(failed=[entry(rows[0], "failed")])
     assert plan(rows, known).failed_before == (0,)
     assert indices(plan(rows, known, retry_failed=True).todo) == [0]
 
 
 def test_a_failed_row_that_changed_since_is_new_work() -> None:
-    known = ledger(failed=[entry(row(0, digest="old"), "failed")])
+    known = journal_state(failed=[entry(row(0, digest="old"), "failed")])
     assert indices(plan([row(0)], known).todo) == [0]
 
 
@@ -103,7 +103,7 @@ def test_moved_rows_are_refused_with_their_indices() -> None:
         [row(0, digest="a"), row(1, digest="b")],
         [row(0, digest="b"), row(1, digest="a")],
     )
-    known = ledger(ok=[entry(replace(r)) for r in before])
+    known = journal_state(ok=[entry(replace(r)) for r in before])
     found = plan(after, known)
     with pytest.raises(DatasetError, match="2 of them moved") as caught:
         require_unchanged(found, known.stored, survey(after))
@@ -111,7 +111,7 @@ def test_moved_rows_are_refused_with_their_indices() -> None:
 
 
 def test_another_mask_over_the_same_ids_is_a_changed_row() -> None:
-    known = ledger(ok=[replace(entry(row(0)), mask_digest="other")])
+    known = journal_state(ok=[replace(entry(row(0)), mask_digest="other")])
     found = plan([row(0)], known)
     with pytest.raises(DatasetError, match="1 have another loss_mask or id"):
         require_unchanged(found, known.stored, survey([row(0)]))
@@ -162,8 +162,8 @@ def test_short_rows_share_a_request_and_long_ones_go_alone() -> None:
 
 def test_totals_are_counted_from_the_journal() -> None:
     rows = [row(i) for i in range(6)]
-    found = plan(rows[:5], ledger(ok=[entry(rows[0])]), rejected=(5,))
-    after = ledger(ok=[entry(rows[i]) for i in (0, 1, 2)], failed=[entry(rows[3], "failed")])
+    found = plan(rows[:5], journal_state(ok=[entry(rows[0])]), rejected=(5,))
+    after = journal_state(ok=[entry(rows[i]) for i in (0, 1, 2)], failed=[entry(rows[3], "failed")])
     totals = count_outcomes(found, after)
     assert totals == Totals(asked=6, ok=2, already_done=1, failed=1, rejected=1)
     assert totals.unfinished == 1
@@ -172,7 +172,7 @@ def test_totals_are_counted_from_the_journal() -> None:
 
 def test_an_outcome_for_other_ids_at_the_same_index_does_not_count() -> None:
     found = plan([row(0)])
-    assert count_outcomes(found, ledger(ok=[entry(row(0, digest="other"))])).unfinished == 1
+    assert count_outcomes(found, journal_state(ok=[entry(row(0, digest="other"))])).unfinished == 1
 
 
 def test_the_estimate_from_the_first_rows_stands_beside_the_exact_size() -> None:

@@ -79,7 +79,7 @@ def table() -> str:
         "Run here with tiny random models of six layers (`tests/real/prove_families.py`): rows",
         "alone, in a batch and in chunks of 64, boundaries 2, 3, 5, 6 and final. *Witness*: the",
         "largest error of a stored state. *transformers*: the largest relative error of a state",
-        "against transformers' own in bf16. *Other*: how many times farther every other boundary is.",
+        "against transformers' own in bf16. *Other*: how many times farther the others are.",
         "",
         "| SGLang's class | | seam | witness | transformers | other | |",
         "|---|---|---|---|---|---|---|",

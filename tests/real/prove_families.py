@@ -25,7 +25,7 @@ from hslib.server import launch as server
 from hslib.server import processes
 
 
-def prove(family: str, folder: Path) -> Measured:
+def check_server(family: str, folder: Path) -> Measured:
     """Build, serve and compare one family; what refuses it is its row."""
     model = tiny_models.build(family, folder / "model")
     values = {
@@ -55,7 +55,7 @@ def main() -> None:
                 tempfile.TemporaryDirectory() as folder,
                 mock.patch.object(server, "spawn", warm.spawn),
             ):
-                found = prove(family, Path(folder))
+                found = check_server(family, Path(folder))
             print(found, flush=True)
             write_row(found)
     finally:

@@ -21,7 +21,7 @@ from hslib.parameters import ExtractionParameters, ServerParameters
 from hslib.server import launch as server
 from hslib.server import processes
 from hslib.server.dumps import DumpDir, PluginInfo
-from hslib.server.endpoints import open_fleet
+from hslib.server.endpoints import open_endpoints
 from hslib.store.reader import Store
 
 Start = Callable[..., server.ServerState]
@@ -111,7 +111,7 @@ def test_a_missing_tensor_that_is_accepted_is_recorded_and_a_tied_head_is_none(
     assert plugin is not None
     assert plugin.accepted_missing == (f"{name}: never loaded",)
     assert plugin.weights_checked
-    facts = server.prove(state).facts()
+    facts = server.check_server(state).facts()
     assert name in facts["LACKS, by SGLANG_HS_DUMP_ACCEPT_MISSING"]
     processes.stop_group(state)
 
@@ -182,7 +182,7 @@ class Served:
 
     def run(self, model: Path, **values: object) -> extract.Result:
         parameters = self.parameters(model, **values)
-        fleet = open_fleet(parameters)
+        fleet = open_endpoints(parameters)
         return extract.run(extract.prepare(parameters, fleet), fleet)
 
     def plugin(self) -> PluginInfo:

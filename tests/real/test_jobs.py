@@ -24,14 +24,14 @@ from hslib.server import launch as server
 from hslib.server import preflight, processes
 from hslib.server.client import ServerClient
 from hslib.server.dumps import DumpDir
-from hslib.server.endpoints import open_fleet
+from hslib.server.endpoints import open_endpoints
 from hslib.store.reader import Store
 
 pytestmark = pytest.mark.slow
 
 
 def run(parameters: ExtractionParameters) -> extract.Result:
-    fleet = open_fleet(parameters)
+    fleet = open_endpoints(parameters)
     return extract.run(extract.prepare(parameters, fleet), fleet)
 
 
@@ -118,10 +118,10 @@ def test_a_server_started_by_hand_needs_the_plugin_and_its_environment_and_no_fl
                 assert time.monotonic() < deadline, (tmp_path / "log").read_text()[-2000:]
                 time.sleep(0.5)
         named = {"server_url": url, "dump_dir": str(plan.parameters.dump_path)}
-        fleet = open_fleet(ExtractionParameters.from_values({**values, **named}))
-        assert fleet.proof.settings.disable_radix_cache
-        assert fleet.proof.plugin.unwitnessed == {}
-        assert [state.seam for state in fleet.proof.plugin.capture] == ["stage", "stage", "norm"]
+        fleet = open_endpoints(ExtractionParameters.from_values({**values, **named}))
+        assert fleet.check.settings.disable_radix_cache
+        assert fleet.check.plugin.unwitnessed == {}
+        assert [state.seam for state in fleet.check.plugin.capture] == ["stage", "stage", "norm"]
     finally:
         os.killpg(pid, signal.SIGKILL)
 
@@ -169,9 +169,9 @@ JOB = """
 import sys
 from hslib import extract
 from hslib.parameters import ExtractionParameters, ServerParameters
-from hslib.server.endpoints import open_fleet
+from hslib.server.endpoints import open_endpoints
 parameters = ExtractionParameters.model_validate_json(sys.argv[1])
-fleet = open_fleet(parameters)
+fleet = open_endpoints(parameters)
 job = extract.prepare(parameters, fleet)
 print("ready", flush=True)
 extract.run(job, fleet)

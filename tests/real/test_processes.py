@@ -25,7 +25,7 @@ from hslib.job.watch import STALE_S
 from hslib.parameters import ExtractionParameters, ServerParameters
 from hslib.server import launch as server
 from hslib.server import processes
-from hslib.server.endpoints import open_fleet
+from hslib.server.endpoints import open_endpoints
 from hslib.store.reader import Store
 
 pytestmark = pytest.mark.slow
@@ -239,7 +239,7 @@ def test_memory_does_not_grow_with_the_rows(
     wanted = parameters_for(
         llama_server, model_of("llama"), tmp_path, 2800, concurrency=16, samples_per_request=8
     )
-    fleet = open_fleet(wanted)
+    fleet = open_endpoints(wanted)
     warm = wanted.model_copy(update={"limit": 1400, "run_dir": str(tmp_path / "warm")})
     extract.run(extract.prepare(warm, fleet), fleet)
     job = start_job(wanted)

@@ -17,7 +17,7 @@ from hslib.parameters import ExtractionParameters
 from hslib.server import launch as server
 from hslib.server import processes
 from hslib.server.dumps import DumpDir, Expected, request_id, validate
-from hslib.server.endpoints import open_fleet
+from hslib.server.endpoints import open_endpoints
 from hslib.store.reader import Store
 
 PLANTED = Path(__file__).parent / "planted"
@@ -129,7 +129,7 @@ def test_a_job_records_such_rows_as_failed_and_does_them_later(
         "max_attempts": 2,
     }
     parameters = ExtractionParameters.from_values(values)
-    fleet = open_fleet(parameters)
+    fleet = open_endpoints(parameters)
     job = extract.prepare(parameters, fleet)
     planted.plant("a neighbour's rows")
     try:
@@ -208,9 +208,9 @@ def test_a_family_without_input_norms_is_refused_or_stored_as_unwitnessed(
     }
     parameters = ExtractionParameters.from_values(values)
     with pytest.raises(ServerError, match="set accept_unwitnessed = True"):
-        extract.prepare(parameters, open_fleet(parameters))
+        extract.prepare(parameters, open_endpoints(parameters))
     parameters = ExtractionParameters.from_values({**values, "accept_unwitnessed": True})
-    fleet = open_fleet(parameters)
+    fleet = open_endpoints(parameters)
     job = extract.prepare(parameters, fleet)
     assert "NOT WITNESSED" in job.facts()["states"]
     extract.run(job, fleet).require_whole()

@@ -24,10 +24,10 @@ from hslib.errors import DumpError, ParameterError, RequestError, ServerError
 from hslib.parameters import ExtractionParameters, ServerParameters
 from hslib.server import launch as server
 from hslib.server import preflight, processes
-from hslib.server.check import prove
+from hslib.server.check import check_server
 from hslib.server.client import ServerClient
 from hslib.server.dumps import DumpDir, request_id
-from hslib.server.endpoints import open_fleet
+from hslib.server.endpoints import open_endpoints
 
 
 @pytest.fixture
@@ -374,7 +374,7 @@ def test_a_prefix_cache_that_is_on_is_refused_with_the_flag_that_cures_it(
     cached_server: server.ServerState,
 ) -> None:
     with pytest.raises(ServerError, match="--disable-radix-cache"):
-        server.prove(cached_server)
+        server.check_server(cached_server)
 
 
 def test_a_prefix_cache_hit_makes_an_error_and_never_a_short_dump(
@@ -421,7 +421,7 @@ def test_a_server_without_the_plugin_answers_200_and_is_refused_all_the_same(
     )
     started = time.monotonic()
     with pytest.raises(ServerError, match=r"no plugin\.json[\s\S]*SGLANG_PLUGINS"):
-        open_fleet(job)
+        open_endpoints(job)
     assert time.monotonic() - started < 10
 
 
@@ -432,9 +432,9 @@ def test_a_leftover_plugin_json_does_not_prove_a_server(
     (tmp_path / "plugin.json").write_text(leftover)
     with server.client_of(plain_server) as client:
         with pytest.raises(ServerError, match="earlier server"):
-            prove(client, DumpDir(tmp_path), not_before=time.time())
+            check_server(client, DumpDir(tmp_path), not_before=time.time())
         with pytest.raises(ServerError, match="canary request was not dumped"):
-            prove(client, DumpDir(tmp_path), timeout_s=1.0)
+            check_server(client, DumpDir(tmp_path), timeout_s=1.0)
 
 
 def test_a_second_server_for_a_run_is_refused(llama_server: server.ServerState) -> None:
@@ -452,7 +452,7 @@ def test_status_tells_how_the_server_stands(llama_server: server.ServerState) ->
 def test_a_server_that_is_not_there_is_said_at_once() -> None:
     started = time.monotonic()
     with pytest.raises(ServerError, match="no server answers"):
-        open_fleet(ExtractionParameters(server_url="http://127.0.0.1:9"))
+        open_endpoints(ExtractionParameters(server_url="http://127.0.0.1:9"))
     assert time.monotonic() - started < 10
 
 

@@ -9,9 +9,9 @@ from make.rows import write_rows
 from make.stores import made_up_rows, write_store
 
 from hslib.errors import StoreError
-from hslib.job.forecast import words
 from hslib.stats.sizes import extrapolate, facts, longest_allowed, outlook
 from hslib.store.journal import Entry
+from hslib.store.sizes import words
 
 # The case study, from its log and its figures: hidden 7168, 4 states in bf16.
 CASE_BYTES_PER_TOKEN = 4 * 7168 * 2

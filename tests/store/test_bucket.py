@@ -22,11 +22,11 @@ from hslib.server.dumps import Dump, DumpDir, Expected, validate
 from hslib.store.bucket import journal as objectjournal
 from hslib.store.bucket import lock as objectlock
 from hslib.store.bucket import objects
-from hslib.store.contract import open_storage, prove
 from hslib.store.journal import Entry
 from hslib.store.manifest import Manifest
 from hslib.store.reader import Store
-from hslib.store.url import read_place
+from hslib.store.storage import open_storage, probe_write
+from hslib.store.url import read_store_url
 from hslib.store.writer import StoreWriter
 
 SAMPLES = [random_sample(i, 5 + i) for i in range(4)]
@@ -69,7 +69,7 @@ def fail(index: int) -> Entry:
     ],
 )
 def test_a_place_is_a_path_or_a_url_in_its_one_form(text: Any, place: Any) -> None:
-    assert read_place(text) == place
+    assert read_store_url(text) == place
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_missing_credentials_name_the_variables(
     for name in CREDENTIALS:
         monkeypatch.delenv(name)
     for use in (
-        lambda: prove(bucket.url),
+        lambda: probe_write(bucket.url),
         lambda: Store(bucket.url),
         lambda: StoreWriter(bucket.url, manifest()),
     ):
@@ -347,7 +347,7 @@ def test_a_missing_bucket_is_told_from_a_missing_store(
     bucket: Bucket, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for use in (
-        lambda: prove("s3://no-such-bucket/x"),
+        lambda: probe_write("s3://no-such-bucket/x"),
         lambda: Store("s3://no-such-bucket/x"),
         lambda: StoreWriter("s3://no-such-bucket/x", manifest()),
     ):
@@ -376,7 +376,7 @@ def test_what_the_object_store_refuses_is_told_with_the_cure(
 ) -> None:
     meddler.judge = lambda method, *_: fate if method == "PUT" else "pass"
     with pytest.raises(StoreError, match=advice) as caught:
-        prove(bucket.url)
+        probe_write(bucket.url)
     assert caught.value.fields["bucket"] == bucket.name
     assert caught.value.fields["code"] == fate[1]
 
@@ -386,7 +386,7 @@ def test_an_object_store_that_is_not_there_is_an_error(bucket: Bucket, meddler: 
     for url in (meddler.url, meddler.url.replace("http://", "http://user:hush@")):
         bucket.through(url)
         with pytest.raises(StoreError, match="AWS_ENDPOINT_URL") as caught:
-            prove(bucket.url)
+            probe_write(bucket.url)
         assert "hush" not in str(caught.value)
 
 
@@ -396,12 +396,12 @@ def test_an_object_store_that_ignores_conditions_is_refused(
 ) -> None:
     meddler.without = (header,)
     with pytest.raises(StoreError, match="knows no conditional writes"):
-        prove(bucket.url)
+        probe_write(bucket.url)
     assert bucket.names() == []
 
 
 def test_the_preflight_leaves_nothing_behind(bucket: Bucket) -> None:
-    prove(bucket.url)
+    probe_write(bucket.url)
     assert bucket.names() == []
 
 
@@ -423,11 +423,11 @@ def test_a_journal_goes_on_in_segments_and_concurrent_lines_are_all_there(
     assert all(re.fullmatch(r"journal-[0-9a-f]{12}-\d{6}\.jsonl", name) for name in segments)
     lines = [line for name in segments for line in bucket.objects.get(name).splitlines()]
     assert len(lines) == len(set(lines)) == 80
-    assert list(Store(bucket.url).ledger.failed) == list(range(80))
+    assert list(Store(bucket.url).journal_state.failed) == list(range(80))
     assert len(meddler.puts("/journal")) < 60, "writers that wait share a commit"
     with StoreWriter(bucket.url, manifest()) as writer:
         writer.record(fail(80))
-    assert len(Store(bucket.url).ledger.failed) == 81
+    assert len(Store(bucket.url).journal_state.failed) == 81
     assert set(segments) < set(bucket.names("journal")), "another writer has its own"
 
 
@@ -445,7 +445,7 @@ def test_a_request_that_arrives_late_takes_nothing_back(bucket: Bucket, meddler:
         for index in range(4):
             writer.record(fail(index))
     assert late[0]() == 412
-    assert list(Store(bucket.url).ledger.failed) == [0, 1, 2, 3]
+    assert list(Store(bucket.url).journal_state.failed) == [0, 1, 2, 3]
 
 
 def test_a_commit_whose_confirmation_was_lost_is_a_commit(bucket: Bucket, meddler: Meddler) -> None:
@@ -462,7 +462,7 @@ def test_a_commit_whose_confirmation_was_lost_is_a_commit(bucket: Bucket, meddle
         writer.record(fail(0))
         writer.record(fail(1))
     assert muted
-    assert list(Store(bucket.url).ledger.failed) == [0, 1]
+    assert list(Store(bucket.url).journal_state.failed) == [0, 1]
 
 
 def test_a_commit_that_meets_another_request_is_sent_again(
@@ -480,7 +480,7 @@ def test_a_commit_that_meets_another_request_is_sent_again(
     with StoreWriter(bucket.url, manifest()) as writer:
         writer.record(fail(0))
     assert len(refused) == 2
-    assert list(Store(bucket.url).ledger.failed) == [0]
+    assert list(Store(bucket.url).journal_state.failed) == [0]
 
 
 def test_a_journal_that_somebody_else_writes_to_is_an_error(bucket: Bucket) -> None:
@@ -597,7 +597,7 @@ def test_a_lock_that_cannot_be_renewed_ends(bucket: Bucket, meddler: Meddler) ->
         writer._lock._renewed_at -= objectlock.STALE_S
         with pytest.raises(JobError, match="could not be renewed for 3 s"):
             writer.record(fail(1))
-    assert list(Store(bucket.url).ledger.failed) == [0]
+    assert list(Store(bucket.url).journal_state.failed) == [0]
 
 
 def test_manifests_are_compared_as_in_a_directory(bucket: Bucket) -> None:

@@ -162,9 +162,9 @@ def test_the_meaning_of_lines_does_not_depend_on_their_order() -> None:
     failed = Entry(index=5, id="a", status="failed", finished_at=9.0)
     assert combine([ok, revoked]).stored == combine([revoked, ok]).stored == {}
     for lines in ([ok, revoked, again, failed], [failed, again, revoked, ok]):
-        ledger = combine(lines)
-        assert ledger.stored == {5: again}
-        assert ledger.failed == {}
+        state = combine(lines)
+        assert state.stored == {5: again}
+        assert state.failed == {}
     assert combine([ok, revoked, failed]).failed == {5: failed}
 
 
@@ -357,7 +357,7 @@ def test_a_file_that_cannot_be_opened_is_not_taken_for_bad(
     def too_many(_path: Path) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("hslib.store.contract.open_tensors", too_many)
+    monkeypatch.setattr("hslib.store.directory.open_tensors", too_many)
     with pytest.raises(OSError, match="Too many open files"):
         Store(tmp_path / "store").verify(deep=True)
 

@@ -15,9 +15,9 @@ import xxhash
 from hslib.errors import StoreError
 from hslib.files.safetensor import TensorFileError, open_tensors
 from hslib.server.dumps import DumpDir
-from hslib.store.contract import open_storage
 from hslib.store.journal import Entry, combine, read_journal
-from hslib.store.url import read_place
+from hslib.store.storage import open_storage
+from hslib.store.url import read_store_url
 
 UNKNOWN = -1
 _MAX_SPAN = 5_000_000  # positions between the first and the last sample of a log
@@ -164,16 +164,16 @@ def read_log(text: str, source: str = "log") -> Observations:
 
 def read_entries(entries: Iterable[Entry], source: str) -> Observations:
     """A journal: what was stored passed the check of its ids; a failure may name its lengths."""
-    ledger = combine(entries)
-    rows = [(e.index, e.num_tokens, e.num_tokens) for e in ledger.stored.values()]
-    for entry in ledger.failed.values():
+    state = combine(entries)
+    rows = [(e.index, e.num_tokens, e.num_tokens) for e in state.stored.values()]
+    for entry in state.failed.values():
         match = _KIT.search(entry.reason)
         got = int(match["got"]) if match else UNKNOWN
         rows.append((entry.index, entry.num_tokens, got))
     rows.sort()
     columns = [[row[column] for row in rows] for column in range(3)]
     found = observe(columns[0], columns[1], columns[2], source)
-    digests = {e.index: e.digest for e in ledger.stored.values() if e.digest}
+    digests = {e.index: e.digest for e in state.stored.values() if e.digest}
     return replace(found, got_ids=_numbered(found.indices, digests.get))
 
 
@@ -227,7 +227,7 @@ def read_any(path: str | Path) -> Observations:
     Raises:
         StoreError: none of these.
     """
-    place = read_place(path)
+    place = read_store_url(path)
     if isinstance(place, str):
         return read_entries(open_storage(place).entries(), place)
     path = place

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hslib.errors import HslibError
+from hslib.files.write import write_atomically
 from hslib.notebook.report.notebook_file import (
     Heading,
     Parameter,
@@ -25,7 +26,6 @@ from hslib.notebook.report.notebook_file import (
     without_code,
 )
 from hslib.notebook.report.scrub import Scrubber, hosts_in_urls
-from hslib.store.manifest import write_atomically
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _PACKAGES = ("hslib", "sglang", "torch", "transformers", "numpy", "pandas", "matplotlib")

@@ -186,7 +186,7 @@ class Objects:
         """An object that is gone already is no error."""
         self._call("delete_object", name)
 
-    def prove(self) -> None:
+    def probe_write(self) -> None:
         """Write, read and delete a small object; raises when this can't be done here.
 
         Writes that a condition forbids must have no effect: not every object store knows them.

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from make.stores import made_up_rows, write_store
 
-from hslib.demo.states import require_store
 from hslib.errors import ServerError, StoreError
+from hslib.extract import require_store
 from hslib.parameters import ExtractionParameters, StatisticsParameters
 from hslib.server import endpoints as serving
 
@@ -27,7 +27,7 @@ def test_a_store_that_is_there_is_taken_and_its_size_said(tmp_path: Path) -> Non
 def test_another_runs_missing_store_is_an_error_and_not_made(
     values: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "open_fleet", lambda *_: pytest.fail("a server was started"))
+    monkeypatch.setattr(serving, "open_endpoints", lambda *_: pytest.fail("a server was started"))
     with pytest.raises(StoreError, match=r"no manifest\.json"):
         require_store(StatisticsParameters.from_values(values))
 
@@ -41,7 +41,7 @@ def test_the_demos_missing_store_is_extracted_with_the_defaults_of_notebook_03(
         asked.append(parameters)
         raise ServerError("no server today")
 
-    monkeypatch.setattr(serving, "open_fleet", refuse)
+    monkeypatch.setattr(serving, "open_endpoints", refuse)
     with pytest.raises(ServerError, match="no server today"):
         require_store(StatisticsParameters())
     assert asked == [ExtractionParameters()]

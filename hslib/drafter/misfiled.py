@@ -1,15 +1,25 @@
 """The case study's failure made on purpose: right files, wrong sample's states in them."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import xxhash
 
 from hslib.dataset import Sample
-from hslib.server.dumps import Dump, DumpMeta
 from hslib.store.reader import Store, StoredSample
 from hslib.store.writer import StoreWriter
+
+
+@dataclass(frozen=True)
+class _Misfiled:
+    hidden_states: np.ndarray
+    layers: list[dict[str, Any]]
+
+    def layer_numbers(self) -> list[dict[str, Any]]:
+        return self.layers
 
 
 def misfile(store: Store, path: Path, lag: int = 1) -> Store:
@@ -32,19 +42,6 @@ def _put(writer: StoreWriter, own: StoredSample, other: StoredSample) -> None:
     ids = own.input_ids[:tokens].numpy().astype(np.int32)
     mask = own.loss_mask[:tokens].numpy()
     bits = other.hidden_states[:tokens].view(torch.uint16).numpy()
-    meta = DumpMeta(
-        rid=f"misfiled-{own.entry.index}",
-        num_tokens=tokens,
-        boundaries=own.boundaries,
-        hidden_size=bits.shape[-1],
-        dtype="bfloat16",
-        chunks=((0, tokens),),
-        checksums={},
-        layers=tuple(other.entry.layers),
-        pid=0,
-        plugin_version="",
-        sglang_version="",
-    )
     sample = Sample(own.entry.index, own.entry.id, ids, mask)
-    dump = Dump(meta.rid, Path(), ids, bits, meta)
-    writer.put(sample, dump, xxhash.xxh3_64(bits.data), attempts=1, latency_s=0.0)
+    states_hash = xxhash.xxh3_64(bits.data)
+    writer.put(sample, _Misfiled(bits, other.entry.layers), states_hash, 1, latency_s=0.0)
