@@ -14,7 +14,7 @@ from hslib.job import forecast as sizing
 from hslib.job import watch
 from hslib.job.progress import read_progress
 from hslib.server import launch as server
-from hslib.store.reader import Store
+from hslib.store import Store
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -172,8 +172,7 @@ def _report(chosen: argparse.Namespace) -> int:
 
 def _layers(chosen: argparse.Namespace) -> int:
     """Every dialect's view of one model."""
-    from hslib.model.folder import read_shape
-    from hslib.model.layers import dialect_table, parse_layers
+    from hslib.model import dialect_table, parse_layers, read_shape
 
     model = read_shape(chosen.model)
     boundaries = parse_layers(chosen.boundaries, model.num_layers)
@@ -220,8 +219,7 @@ def _work(chosen: argparse.Namespace) -> sizing.Work:
         ParameterError, DatasetError: with the cure.
     """
     from hslib.dataset import Dataset, Limits
-    from hslib.model.folder import read_shape
-    from hslib.model.layers import parse_layers
+    from hslib.model import parse_layers, read_shape
 
     vocab_size = 2**31
     if chosen.model and (chosen.hidden_size or chosen.num_layers):
@@ -258,7 +256,7 @@ def _export(chosen: argparse.Namespace) -> int:
 
     from hslib.export import trainers
     from hslib.export.export import export_store
-    from hslib.model.hub import local_folder
+    from hslib.model import local_folder
 
     store = Store(chosen.store)
     with tqdm.tqdm(total=len(store), unit="row", disable=None) as bar:

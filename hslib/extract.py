@@ -15,9 +15,7 @@ from hslib.job.progress import Progress, ProgressState
 from hslib.parameters import ExtractionParameters, StoreParameters
 from hslib.server import endpoints
 from hslib.server.endpoints import Endpoints
-from hslib.store.journal import Entry, JournalState
-from hslib.store.reader import Store
-from hslib.store.writer import StoreWriter
+from hslib.store import Entry, JournalState, Store, StoreWriter
 
 __all__ = ["Job", "Result", "open_servers", "prepare", "require_store", "run"]
 

@@ -14,8 +14,8 @@ from pydantic import Field
 
 from hslib import demo
 from hslib.errors import ParameterError
-from hslib.model.hub import local_folder
-from hslib.store.url import StoreUrl, read_store_url
+from hslib.model import local_folder
+from hslib.store import StoreUrl, read_store_url
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 

@@ -9,8 +9,8 @@ import nbformat
 import pytest
 
 from hslib.errors import ParameterError
-from hslib.model.folder import read_model
-from hslib.model.layers import auto_boundaries, parse_layers
+from hslib.model import parse_layers, read_model
+from hslib.model.layers import auto_boundaries
 from hslib.notebook.parameters import assigned_names, read_parameters
 from hslib.parameters import (
     DiagnosisParameters,

@@ -13,8 +13,7 @@ from hslib.job.interrupt import Interrupts
 from hslib.job.prepare import Job
 from hslib.job.progress import Progress, ReplicaState
 from hslib.parameters import ServerParameters
-from hslib.store.journal import JournalMark, combine
-from hslib.store.writer import StoreWriter
+from hslib.store import JournalMark, StoreWriter, combine
 
 _OPENING = "opening the store"
 _TURN_S = 0.5  # how long to wait for an answer before looking round

@@ -24,9 +24,7 @@ from hslib.parameters import ExtractionParameters
 from hslib.server import launch as server
 from hslib.server.check import ServerCheck
 from hslib.server.endpoints import Endpoints, open_endpoints
-from hslib.store.journal import JournalMark
-from hslib.store.manifest import Manifest
-from hslib.store.writer import StoreWriter
+from hslib.store import JournalMark, Manifest, StoreWriter
 
 _LOCK_WAIT_S = 150.0  # a lock on an object store is stale after a minute
 

@@ -24,7 +24,7 @@ from hslib.job.progress import ReplicaState
 from hslib.parameters import ExtractionParameters
 from hslib.server.check import ServerCheck
 from hslib.server.endpoints import require_same
-from hslib.store.journal import JournalMark
+from hslib.store import JournalMark
 
 DEPTH = 4  # blocks with a replica at once; together twice what it can have in flight
 MOST_STARTS = 3  # in a row, without a row extracted between

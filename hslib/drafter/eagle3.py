@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from hslib.errors import ExportError
-from hslib.model.folder import read_model
+from hslib.model import read_model
 
 if TYPE_CHECKING:
     import torch

@@ -12,12 +12,11 @@ from hslib.drafter.eagle3 import Point, Settings, Training, judge, train_drafter
 from hslib.drafter.misfiled import misfile
 from hslib.export.export import ExportReport, export_store
 from hslib.export.speculators import SpeculatorsFormat
-from hslib.model.hub import local_folder
-from hslib.model.norm import read_final_norm
+from hslib.model import local_folder, read_final_norm
 from hslib.parameters import ExportParameters
 from hslib.probe.readings import read_through_head
 from hslib.probe.reference import head_of
-from hslib.store.reader import Store
+from hslib.store import Store
 
 _ROWS_READ = 16  # of each store, through the head
 

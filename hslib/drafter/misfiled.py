@@ -9,8 +9,7 @@ import torch
 import xxhash
 
 from hslib.dataset import Sample
-from hslib.store.reader import Store, StoredSample
-from hslib.store.writer import StoreWriter
+from hslib.store import Store, StoredSample, StoreWriter
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 from hslib.errors import ExportError
 
 if TYPE_CHECKING:
-    from hslib.store.reader import Tokens
+    from hslib.store import Tokens
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,13 +23,9 @@ import orjson
 
 from hslib.errors import ExportError
 from hslib.export.draft_vocabulary import VocabularyMap, count_tokens, vocabulary_map
-from hslib.files.lock import Lock
-from hslib.files.write import write_atomically, write_file
-from hslib.model.folder import read_model
-from hslib.model.norm import FinalNorm, Side, read_final_norm
-from hslib.store.journal import Entry
-from hslib.store.manifest import Manifest
-from hslib.store.reader import Store, StoredSample, Tokens
+from hslib.files import Lock, write_atomically, write_file
+from hslib.model import FinalNorm, Side, read_final_norm, read_model
+from hslib.store import Entry, Manifest, Store, StoredSample, Tokens
 
 if TYPE_CHECKING:
     import torch

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from hslib.errors import ExportError
 from hslib.export.export import ExportReport, read_rows
-from hslib.model.norm import FinalNorm, read_final_norm
-from hslib.store.reader import Store, StoredSample
+from hslib.model import FinalNorm, read_final_norm
+from hslib.store import Store, StoredSample
 
 if TYPE_CHECKING:
     import torch

@@ -18,12 +18,9 @@ from typing import Any
 
 from hslib.errors import ExportError
 from hslib.export.export import Bridge, Context
-from hslib.files.write import write_atomically
-from hslib.model.config import read_config
-from hslib.model.layers import from_boundaries
-from hslib.model.norm import Side
-from hslib.store.manifest import Manifest
-from hslib.store.reader import StoredSample
+from hslib.files import write_atomically
+from hslib.model import Side, from_boundaries, read_config
+from hslib.store import Manifest, StoredSample
 
 _ROWS_A_FOLDER = 2000
 

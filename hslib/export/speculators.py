@@ -24,12 +24,9 @@ import numpy as np
 
 from hslib.errors import ExportError
 from hslib.export.export import Bridge, Context
-from hslib.files.safetensor import header_bytes
-from hslib.files.write import write_atomically
-from hslib.model.layers import from_boundaries
-from hslib.model.norm import ONE_PLUS_WEIGHT, Side
-from hslib.store.manifest import Manifest
-from hslib.store.reader import StoredSample
+from hslib.files import header_bytes, write_atomically
+from hslib.model import ONE_PLUS_WEIGHT, Side, from_boundaries
+from hslib.store import Manifest, StoredSample
 
 if TYPE_CHECKING:
     import torch

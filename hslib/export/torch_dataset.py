@@ -21,7 +21,7 @@ import torch
 from torch.utils.data import Dataset, Sampler
 
 from hslib.errors import ParameterError
-from hslib.store.reader import Store
+from hslib.store import Store
 
 _OPEN_BATCHES = 16  # how many half-full batches a row may still join
 

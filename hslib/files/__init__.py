@@ -1,0 +1,27 @@
+"""Durable files: written whole or not at all, locked, read by a memory map; nothing of this field."""
+
+from hslib.files.lock import Lock
+from hslib.files.safetensor import (
+    LARGE,
+    PAGE,
+    TensorFile,
+    TensorFileError,
+    header_bytes,
+    open_tensors,
+    parse_tensors,
+)
+from hslib.files.write import sync_directory, write_atomically, write_file
+
+__all__ = [
+    "header_bytes",
+    "LARGE",
+    "Lock",
+    "open_tensors",
+    "PAGE",
+    "parse_tensors",
+    "sync_directory",
+    "TensorFile",
+    "TensorFileError",
+    "write_atomically",
+    "write_file",
+]

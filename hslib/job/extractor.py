@@ -26,8 +26,7 @@ from hslib.job.scheduler import Feed
 from hslib.parameters import ExtractionParameters
 from hslib.server.dumps import Dump, request_id
 from hslib.server.endpoints import Endpoints
-from hslib.store.journal import Entry
-from hslib.store.writer import StoreWriter
+from hslib.store import Entry, StoreWriter
 
 _RUNS = 10**9  # request ids of two runs differ by a random number below this
 

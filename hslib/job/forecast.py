@@ -36,7 +36,13 @@ from typing import Literal, NamedTuple
 
 from hslib.errors import ParameterError
 from hslib.server.dumps import DUMP_SHARE, DUMP_TOKEN_BYTES, dump_bytes
-from hslib.store.sizes import STORED_TOKEN_BYTES, header_bytes, state_bytes, stored_bytes, words
+from hslib.store import (
+    STORED_TOKEN_BYTES,
+    size_words,
+    state_bytes,
+    stored_bytes,
+    stored_header_bytes,
+)
 
 MOST_STORING = 8  # requests that may be stored beside those in flight
 _SHORT_FLOAT = 1e-9  # 1.2 / 0.4 is not quite 3
@@ -186,7 +192,7 @@ class Sizing:
             f"{work.state_bytes:,} B",
             f"{work.num_states} states x {work.hidden_size:,} x 2 bytes of bfloat16",
         )
-        yield Fact("store grows by", words(work.store_bytes), self._store_formula())
+        yield Fact("store grows by", size_words(work.store_bytes), self._store_formula())
         yield Fact(
             "one replica writes",
             gb(self.replica_bytes_per_s),
@@ -223,7 +229,7 @@ class Sizing:
         formula = f"{work.tokens:,} tokens x ({work.state_bytes:,} + {STORED_TOKEN_BYTES} B)"
         if not work.rows:
             return f"{formula}; the files' headers come on top (--samples)"
-        header = header_bytes(work.tokens / work.rows, work.state_bytes)
+        header = stored_header_bytes(work.tokens / work.rows, work.state_bytes)
         return f"{formula} + {work.rows:,} files x {header:,} B of header"
 
     def _tmpfs_facts(self) -> Iterator[Fact]:
@@ -233,14 +239,14 @@ class Sizing:
             return
         yield Fact(
             "tmpfs of a replica",
-            words(request.tmpfs_bytes(work)),
+            size_words(request.tmpfs_bytes(work)),
             f"{requests_at_once(request.concurrency)} requests at once x "
             f"{request.tokens(work):,} tokens x ({work.state_bytes:,} + {DUMP_TOKEN_BYTES} B) / "
             f"{DUMP_SHARE}, so that none waits for room",
         )
         yield Fact(
             "tmpfs at the least",
-            words(dump_bytes(work.longest, 1, work.state_bytes)),
+            size_words(dump_bytes(work.longest, 1, work.state_bytes)),
             f"the longest row alone, {work.longest:,} tokens; the others wait meanwhile",
         )
 

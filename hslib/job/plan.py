@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from hslib.dataset import Rejection, RowInfo, Sample, Survey
 from hslib.errors import DatasetError, JobError
-from hslib.store.journal import Entry, JournalState
-from hslib.store.sizes import stored_bytes
+from hslib.store import Entry, JournalState, stored_bytes
 
 
 @dataclass(frozen=True)

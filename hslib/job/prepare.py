@@ -17,13 +17,10 @@ from hslib.job.plan import (
     require_room,
     require_unchanged,
 )
-from hslib.model.folder import ModelInfo, read_model
-from hslib.model.layers import parse_layers
+from hslib.model import ModelInfo, parse_layers, read_model
 from hslib.parameters import ExtractionParameters
 from hslib.server.endpoints import Servers
-from hslib.store.manifest import Manifest
-from hslib.store.reader import Store
-from hslib.store.writer import StoreWriter
+from hslib.store import Manifest, Store, StoreWriter
 
 
 @dataclass(frozen=True)

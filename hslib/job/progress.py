@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 import pydantic
 
-from hslib.files.write import write_atomically
+from hslib.files import write_atomically
 from hslib.notebook.live import LiveOutput
-from hslib.store.url import StoreUrl
+from hslib.store import StoreUrl
 
 LOG_EVERY_S = 2.0
 REFRESH_EVERY_S = 0.5

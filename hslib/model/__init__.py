@@ -1,0 +1,33 @@
+"""What a model folder says of itself: configuration, layers, weights, norm, identity."""
+
+from hslib.model.config import read_config
+from hslib.model.folder import ModelInfo, read_model, read_shape
+from hslib.model.hub import how_to_fetch, local_folder
+from hslib.model.identity import Canary, canary_ids, model_differences, take_canary
+from hslib.model.layers import dialect_table, from_boundaries, parse_layers
+from hslib.model.norm import ONE_PLUS_WEIGHT, FinalNorm, Side, read_final_norm
+from hslib.model.weights import Weights, embedding_and_head, missing_files, open_weights
+
+__all__ = [
+    "Canary",
+    "canary_ids",
+    "dialect_table",
+    "embedding_and_head",
+    "FinalNorm",
+    "from_boundaries",
+    "how_to_fetch",
+    "local_folder",
+    "missing_files",
+    "model_differences",
+    "ModelInfo",
+    "ONE_PLUS_WEIGHT",
+    "open_weights",
+    "parse_layers",
+    "read_config",
+    "read_final_norm",
+    "read_model",
+    "read_shape",
+    "Side",
+    "take_canary",
+    "Weights",
+]

@@ -14,12 +14,12 @@ import numpy as np
 
 from hslib.errors import ProbeError
 from hslib.probe.reference import FINAL, Reference, column_name
-from hslib.store.reader import StoredSample
+from hslib.store import StoredSample
 
 if TYPE_CHECKING:
     import torch
 
-    from hslib.model.norm import FinalNorm
+    from hslib.model import FinalNorm
 
 # Two bf16 implementations of one model differ by 0.3 to 2 % at a boundary, neighbouring
 # boundaries by far more, unrelated states by about 140 %.

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hslib.errors import ParameterError
-from hslib.model.config import read_config
-from hslib.model.folder import read_model
-from hslib.model.weights import Weights, embedding_and_head, open_weights
+from hslib.model import Weights, embedding_and_head, open_weights, read_config, read_model
 
 if TYPE_CHECKING:
     import torch

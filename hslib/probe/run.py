@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from hslib import extract
 from hslib.errors import ProbeError
 from hslib.extract import require_store
-from hslib.model.folder import ModelInfo, read_model
-from hslib.model.norm import read_final_norm
+from hslib.model import ModelInfo, read_final_norm, read_model
 from hslib.parameters import ExtractionParameters, ProbeParameters
 from hslib.probe.readings import (
     NO_FINAL,
@@ -22,10 +21,10 @@ from hslib.probe.readings import (
 from hslib.probe.reference import fits, head_of, load_reference, shortest
 from hslib.server import endpoints as serving
 from hslib.server.client import ServerClient
-from hslib.store.reader import Store, StoredSample
+from hslib.store import Store, StoredSample
 
 if TYPE_CHECKING:
-    from hslib.store.manifest import Manifest
+    from hslib.store import Manifest
 
 
 @dataclass(frozen=True)

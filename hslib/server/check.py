@@ -11,7 +11,7 @@ import numpy as np
 
 from hslib.dataset import Sample
 from hslib.errors import DumpError, RequestError, ServerError
-from hslib.model.identity import Canary, canary_ids, take_canary
+from hslib.model import Canary, canary_ids, take_canary
 from hslib.server.client import ServerClient, ServerSettings
 from hslib.server.dumps import DumpDir, Expected, PluginInfo, request_id, validate
 

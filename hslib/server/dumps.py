@@ -20,7 +20,7 @@ import xxhash
 
 from hslib.dataset import Sample
 from hslib.errors import DumpError
-from hslib.files.safetensor import TensorFileError, open_tensors
+from hslib.files import TensorFileError, open_tensors
 
 _DUMP_FILES = ("done", "error.json", "meta.json", "hidden_states.safetensors")
 TOLERANCE = 0.02  # of a witness in bf16; hs_dump's proof.py says why

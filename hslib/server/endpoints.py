@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hslib.errors import ServerError
-from hslib.files.lock import Lock
-from hslib.model.identity import model_differences
+from hslib.files import Lock
+from hslib.model import model_differences
 from hslib.parameters import ExtractionParameters, ServerParameters, read_api_key
 from hslib.server import launch as server
 from hslib.server.check import ServerCheck, check_server
 from hslib.server.client import ServerClient
 from hslib.server.dumps import DumpDir
 from hslib.server.processes import is_alive
-from hslib.store.storage import probe_write
+from hslib.store import probe_write
 
 
 @dataclass

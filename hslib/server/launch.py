@@ -16,7 +16,7 @@ from pathlib import Path
 import pydantic
 
 from hslib.errors import HslibError, ServerError
-from hslib.files.write import write_atomically
+from hslib.files import write_atomically
 from hslib.parameters import ServerParameters, read_api_key
 from hslib.server import check as proof
 from hslib.server.client import ServerClient

@@ -12,14 +12,11 @@ from pathlib import Path
 import psutil
 
 from hslib.errors import ParameterError, ServerError
-from hslib.model.folder import ModelInfo, read_model
-from hslib.model.hub import how_to_fetch
-from hslib.model.layers import parse_layers
-from hslib.model.weights import missing_files
+from hslib.model import ModelInfo, how_to_fetch, missing_files, parse_layers, read_model
 from hslib.parameters import ServerParameters
 from hslib.server.dumps import DUMP_SHARE
 from hslib.server.remote_code import TRUST_FLAG, ask_sglang, remote_files
-from hslib.store.sizes import state_bytes
+from hslib.store import state_bytes
 
 # Runs in the interpreter that would run the server: versions without imports, CUDA by driver.
 _PROBE = """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hslib.stats.coherence import Coherence, Sketch
-from hslib.store.journal import Entry
+from hslib.store import Entry
 
 if TYPE_CHECKING:
     import pandas

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hslib.errors import StoreError
-from hslib.store.reader import Store
+from hslib.store import Store
 
 if TYPE_CHECKING:
     import pandas

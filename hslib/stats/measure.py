@@ -13,7 +13,7 @@ from hslib.stats.sample import SampleNumbers, measure_sample
 from hslib.stats.sampling import Sampling, draw
 from hslib.stats.totals import Totals
 from hslib.stats.workers import in_order
-from hslib.store.reader import Store
+from hslib.store import Store
 
 if TYPE_CHECKING:
     import pandas

@@ -12,7 +12,7 @@ import xxhash
 
 from hslib.stats.coherence import Sketch, Sketcher
 from hslib.stats.moments import Floats, Moments
-from hslib.store.reader import StoredSample
+from hslib.store import StoredSample
 
 if TYPE_CHECKING:
     import torch

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hslib.store.journal import Entry
+from hslib.store import Entry
 
 MAX_TOKENS = 1024  # for the spectrum; of the case study's width they take 59 MB
 

@@ -15,9 +15,7 @@ import numpy as np
 from hslib.dataset import Dataset, Limits
 from hslib.errors import StoreError
 from hslib.job.progress import read_progress
-from hslib.store.journal import Entry
-from hslib.store.reader import Store
-from hslib.store.sizes import words
+from hslib.store import Entry, Store, size_words
 
 _RESAMPLES = 4000
 
@@ -47,12 +45,12 @@ class Extrapolation:
         """The answer in words, with the reason when the two ways differ."""
         text = (
             f"{self.rows_seen:,} rows of {self.tokens_per_row_seen:,.0f} tokens on average make "
-            f"{self.rows:,} rows {words(self.from_rows)} (95 % of such draws: "
-            f"{words(self.low)} to {words(self.high)})."
+            f"{self.rows:,} rows {size_words(self.from_rows)} (95 % of such draws: "
+            f"{size_words(self.low)} to {size_words(self.high)})."
         )
         if self.from_tokens is None:
             return text + " This holds if they are a fair draw of all rows."
-        exact = f"By their tokens all rows take {words(self.from_tokens)}"
+        exact = f"By their tokens all rows take {size_words(self.from_tokens)}"
         if self.agree:
             return f"{text} {exact}."
         tokens = self.from_tokens / self.bytes_per_token / self.rows
@@ -160,9 +158,9 @@ def facts(entries: Iterable[Entry]) -> dict[str, str]:
     return {
         "samples": f"{len(stored):,}",
         "tokens": f"{tokens:,}",
-        "size": words(size),
+        "size": size_words(size),
         "bytes a token": f"{size / max(tokens, 1):,.0f}",
-        "a sample, on average": f"{words(size / max(len(stored), 1))}, "
+        "a sample, on average": f"{size_words(size / max(len(stored), 1))}, "
         f"{tokens / max(len(stored), 1):,.0f} tokens",
     }
 

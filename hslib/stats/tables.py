@@ -19,8 +19,7 @@ from hslib.stats.sampling import Sampling
 from hslib.stats.spectrum import Spectrum, spectrum
 from hslib.stats.totals import Totals
 from hslib.stats.workers import in_order
-from hslib.store.journal import Entry
-from hslib.store.reader import Store
+from hslib.store import Entry, Store
 
 if TYPE_CHECKING:
     import pandas

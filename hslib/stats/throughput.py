@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hslib.store.journal import Entry
+from hslib.store import Entry
 
 if TYPE_CHECKING:
     import pandas

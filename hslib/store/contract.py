@@ -6,7 +6,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from hslib.files.safetensor import TensorFile
+from hslib.files import TensorFile
 from hslib.store.journal import Entry, JournalMark
 from hslib.store.url import StoreUrl
 

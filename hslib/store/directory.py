@@ -4,9 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from hslib.files.lock import Lock
-from hslib.files.safetensor import TensorFile, open_tensors
-from hslib.files.write import write_atomically, write_file
+from hslib.files import Lock, TensorFile, open_tensors, write_atomically, write_file
 from hslib.store.contract import HeldLock, Stat
 from hslib.store.journal import Entry, Journal, JournalMark, read_journal
 

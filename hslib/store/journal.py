@@ -18,7 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 from hslib.errors import StoreError
-from hslib.files.write import sync_directory
+from hslib.files import sync_directory
 
 Status = Literal["ok", "failed", "rejected", "revoked"]
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 
 from hslib.errors import StoreError
-from hslib.model.identity import Canary, model_differences
+from hslib.model import Canary, model_differences
 from hslib.store.sizes import state_bytes
 
 if TYPE_CHECKING:

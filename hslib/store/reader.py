@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hslib.errors import StoreError
-from hslib.files.safetensor import TensorFile, TensorFileError
+from hslib.files import TensorFile, TensorFileError
 from hslib.store.journal import Entry, JournalState, combine
 from hslib.store.manifest import read_manifest
 from hslib.store.sample_file import Fault, check_content, check_file

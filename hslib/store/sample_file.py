@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from hslib.files.safetensor import TensorFile, TensorFileError, header_bytes
+from hslib.files import TensorFile, TensorFileError, header_bytes
 from hslib.store.contract import Stat, Storage
 from hslib.store.journal import Entry
 from hslib.store.manifest import Manifest

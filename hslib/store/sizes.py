@@ -1,6 +1,6 @@
 """How many bytes states and samples take. Pure; 1 GB is 1e9 bytes."""
 
-from hslib.files.safetensor import LARGE, PAGE
+from hslib.files import LARGE, PAGE
 
 STORED_TOKEN_BYTES = 9  # int64 id, uint8 mask
 _SMALL_HEADER_BYTES = 600  # below 1 MB: some 400 and the row's own id, rounded up
@@ -11,14 +11,14 @@ def state_bytes(num_states: int, hidden_size: int) -> int:
     return num_states * hidden_size * 2
 
 
-def header_bytes(num_tokens: float, state_bytes_per_token: int) -> int:
+def stored_header_bytes(num_tokens: float, state_bytes_per_token: int) -> int:
     """The header of a stored sample's file: a page of its own where the tensors are large."""
     return PAGE if num_tokens * _per_token(state_bytes_per_token) >= LARGE else _SMALL_HEADER_BYTES
 
 
 def stored_bytes(num_tokens: float, num_rows: int, state_bytes_per_token: int) -> int:
     """What rows of this many tokens together add to a store, to the rounding of the headers."""
-    header = header_bytes(num_tokens / max(num_rows, 1), state_bytes_per_token)
+    header = stored_header_bytes(num_tokens / max(num_rows, 1), state_bytes_per_token)
     return int(num_tokens * _per_token(state_bytes_per_token)) + num_rows * header
 
 
@@ -26,7 +26,7 @@ def _per_token(state_bytes_per_token: int) -> int:
     return state_bytes_per_token + STORED_TOKEN_BYTES
 
 
-def words(size_bytes: float) -> str:
+def size_words(size_bytes: float) -> str:
     """A size in the unit that suits it; 1 GB is 1e9 bytes."""
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if size_bytes >= scale:

@@ -33,13 +33,12 @@ from hslib.errors import JobError
 from hslib.job.plan import plan_job
 from hslib.job.prepare import Job, make_manifest
 from hslib.job.progress import Progress
-from hslib.model.folder import read_model
+from hslib.model import read_model
 from hslib.parameters import ExtractionParameters
 from hslib.server.check import ServerCheck
 from hslib.server.client import ServerSettings
 from hslib.server.dumps import PluginInfo
-from hslib.store.journal import JournalMark, JournalState
-from hslib.store.writer import StoreWriter
+from hslib.store import JournalMark, JournalState, StoreWriter
 
 SHORTER = 32
 CASE_TOKENS_PER_S = 2000.0  # of one server, between the case's 1,281 and 2,689

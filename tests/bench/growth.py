@@ -23,7 +23,7 @@ from make.rows import random_sample, write_rows
 from hslib import extract
 from hslib.parameters import ExtractionParameters
 from hslib.server.endpoints import open_endpoints
-from hslib.store.journal import Entry, combine, read_journal
+from hslib.store import Entry, combine, read_journal
 from hslib.store.sample_file import sample_file
 
 SERVER = """

@@ -20,7 +20,7 @@ from store_copy import BOUNDARIES, HIDDEN, make_dump, manifest
 
 from hslib.dataset import Sample
 from hslib.server.dumps import DumpDir, Expected, validate
-from hslib.store.writer import StoreWriter
+from hslib.store import StoreWriter
 
 
 def serve(addresses: Any) -> None:

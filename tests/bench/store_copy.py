@@ -17,8 +17,7 @@ from hs_dump.dump_file import DumpFile
 
 from hslib.dataset import Sample
 from hslib.server.dumps import DumpDir, Expected, validate
-from hslib.store.manifest import Manifest
-from hslib.store.writer import StoreWriter
+from hslib.store import Manifest, StoreWriter
 
 HIDDEN, BOUNDARIES = 7168, (3, 31, 59)
 

@@ -15,7 +15,7 @@ from store_copy import make_dump, store_all
 
 from hslib import stats
 from hslib.server.dumps import DumpDir
-from hslib.store.reader import Store
+from hslib.store import Store
 
 _READ_BYTES = 8 << 20
 

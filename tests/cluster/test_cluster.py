@@ -31,16 +31,14 @@ from hslib.cluster.replica import BlockReport, Problem, Replica, ReplicaFacts
 from hslib.cluster.replicas import Cluster, demand, open_cluster, room
 from hslib.dataset import Sample
 from hslib.errors import DatasetError, JobError, ParameterError, ServerError
-from hslib.files.lock import Lock
+from hslib.files import Lock
 from hslib.job import progress, watch
 from hslib.job.prepare import Job
 from hslib.job.progress import read_progress
 from hslib.parameters import ExtractionParameters
 from hslib.server.check import ServerCheck
 from hslib.server.dumps import PluginInfo
-from hslib.store.journal import read_journal
-from hslib.store.reader import Store
-from hslib.store.storage import open_storage
+from hslib.store import Store, open_storage, read_journal
 
 SAMPLES = [random_sample(i, 10 + i % 40, seed=19) for i in range(120)]
 
@@ -278,7 +276,7 @@ from cluster.test_cluster import opened
 from hslib import extract
 from hslib.store.bucket import lock as objectlock
 from hslib.parameters import ExtractionParameters
-from hslib.store.storage import open_storage
+from hslib.store import open_storage
 objectlock.STALE_S = 5.0  # in the driver: how long a killed replica's lock keeps its rows waiting
 wanted = ExtractionParameters.model_validate_json(sys.argv[1])
 with opened(wanted) as servers:

@@ -14,11 +14,8 @@ from hslib.cluster.replica import Problem, Replica, ReplicaFacts, of_replica
 from hslib.dataset import Sample
 from hslib.errors import JobError, ServerError, StoreError
 from hslib.parameters import ExtractionParameters
-from hslib.store.journal import JournalMark, journal_name
-from hslib.store.manifest import Manifest
-from hslib.store.reader import Store
-from hslib.store.storage import open_storage
-from hslib.store.writer import StoreWriter
+from hslib.store import JournalMark, Manifest, Store, StoreWriter, open_storage
+from hslib.store.journal import journal_name
 
 SAMPLES = [random_sample(i, 10 + i, seed=23) for i in range(12)]
 
@@ -48,7 +45,7 @@ def wanted(fake: FakeServer, tmp_path: Path) -> ExtractionParameters:
 @pytest.fixture
 def manifest(wanted: ExtractionParameters) -> Manifest:
     from hslib.job.prepare import make_manifest
-    from hslib.model.folder import read_model
+    from hslib.model import read_model
     from hslib.server.endpoints import open_endpoints
 
     survey: Any = type("Survey", (), {"digest": "0"})

@@ -21,8 +21,7 @@ from hslib.parameters import ExtractionParameters
 from hslib.server import launch as server
 from hslib.server import processes
 from hslib.server.endpoints import open_endpoints
-from hslib.store.journal import read_journal
-from hslib.store.reader import Store
+from hslib.store import Store, read_journal
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -24,7 +24,7 @@ from hslib.server import launch as server
 from hslib.server.client import ServerClient
 from hslib.server.dumps import DumpDir
 from hslib.server.endpoints import Endpoints, open_endpoints
-from hslib.store.reader import Store
+from hslib.store import Store
 
 SAMPLES = [random_sample(i, n, seed=3) for i, n in enumerate((30, 12, 47, 12, 25, 8))]
 

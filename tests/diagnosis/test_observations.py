@@ -14,7 +14,7 @@ from hslib.diagnosis.filing.observations import UNKNOWN, read_entries, read_log
 from hslib.diagnosis.rows import load_rows, text_rows
 from hslib.errors import StoreError
 from hslib.server.dumps import request_id
-from hslib.store.journal import Entry
+from hslib.store import Entry
 
 
 def lines(*texts: str) -> str:

@@ -15,7 +15,7 @@ from hslib.export.export import export_store
 from hslib.export.specforge import SpecForgeFormat
 from hslib.export.speculators import SpeculatorsFormat
 from hslib.parameters import ExportParameters
-from hslib.store.reader import Store
+from hslib.store import Store
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,8 @@ from hslib.errors import ExportError, JobError, StoreError
 from hslib.export.export import ExportReport, TrainerFormat, export_store, read_rows
 from hslib.export.specforge import SpecForgeFormat
 from hslib.export.speculators import SpeculatorsFormat
-from hslib.files.lock import Lock
-from hslib.store.reader import Store
-from hslib.store.writer import StoreWriter
+from hslib.files import Lock
+from hslib.store import Store, StoreWriter
 
 BOUNDARIES = (2, 5, 7)
 

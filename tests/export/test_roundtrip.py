@@ -14,7 +14,7 @@ from hslib.errors import ExportError
 from hslib.export import trainers
 from hslib.export.export import ExportReport, export_store
 from hslib.export.roundtrip import read_back
-from hslib.store.reader import Store
+from hslib.store import Store
 
 
 @pytest.fixture

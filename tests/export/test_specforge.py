@@ -20,8 +20,8 @@ from hslib import demo
 from hslib.errors import ExportError
 from hslib.export.export import export_store
 from hslib.export.specforge import SpecForgeFormat
-from hslib.model.weights import embedding_and_head, open_weights
-from hslib.store.reader import Store
+from hslib.model import embedding_and_head, open_weights
+from hslib.store import Store
 
 BOUNDARIES = (2, 5, 7)
 
@@ -124,7 +124,7 @@ def test_the_settings_are_such_that_specforge_takes(export: Path) -> None:
 
 def test_a_store_before_the_norm_is_normed(store: Store, tmp_path: Path) -> None:
     """What the speculators side undoes, done: both sides give one state."""
-    from hslib.model.norm import read_final_norm
+    from hslib.model import read_final_norm
 
     norm = read_final_norm(demo.model_path())
     pre = model_store(

@@ -19,7 +19,7 @@ from hslib.drafter import eagle3 as drafter
 from hslib.errors import ExportError
 from hslib.export.export import export_store
 from hslib.export.speculators import SpeculatorsFormat
-from hslib.store.reader import Store
+from hslib.store import Store
 
 BOUNDARIES = (2, 5, 7)
 

@@ -17,7 +17,7 @@ from patches.test_plugin import run as run_pass
 from hslib.errors import HslibError, JobError
 from hslib.parameters import ExtractionParameters
 from hslib.server.dumps import request_id
-from hslib.store.reader import Store
+from hslib.store import Store
 
 Mount = Callable[..., Path]
 

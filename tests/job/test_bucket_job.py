@@ -27,8 +27,8 @@ from hslib.job.progress import read_progress
 from hslib.parameters import DiagnosisParameters, ExtractionParameters
 from hslib.server.endpoints import open_endpoints
 from hslib.stats import measure
+from hslib.store import Store
 from hslib.store.bucket import lock as objectlock
-from hslib.store.reader import Store
 
 JOB = """
 import sys

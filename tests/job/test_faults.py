@@ -27,7 +27,7 @@ from hslib import extract
 from hslib.errors import DatasetError, JobError, ParameterError, ServerError, StoreError
 from hslib.parameters import ExtractionParameters
 from hslib.server.endpoints import open_endpoints
-from hslib.store.reader import Store
+from hslib.store import Store
 
 SAMPLES = [random_sample(i, 10 + i, seed=9) for i in range(12)]
 SETTINGS = {

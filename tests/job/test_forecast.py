@@ -16,8 +16,7 @@ from hslib.job import forecast as sizing
 from hslib.job.forecast import Request, Sizing, Work
 from hslib.parameters import ExtractionParameters
 from hslib.server.dumps import dump_bytes
-from hslib.store.reader import Store
-from hslib.store.sizes import state_bytes, stored_bytes, words
+from hslib.store import Store, size_words, state_bytes, stored_bytes
 
 # The case study: Kimi-K2.5, three aux layers of 61, its rows, and the rates that it reports.
 ROWS, AUX, HIDDEN = 37_312, 3, 7168
@@ -49,8 +48,8 @@ def test_the_case_studys_sizes_say_how_long_its_rows_would_be(
 
 
 def test_the_case_studys_extrapolation_is_that_of_its_84_or_of_its_20_samples() -> None:
-    assert words(0.3e9 / 84 * ROWS) == "133 GB"
-    assert words(0.3e9 / 20 * ROWS) == "560 GB"
+    assert size_words(0.3e9 / 84 * ROWS) == "133 GB"
+    assert size_words(0.3e9 / 20 * ROWS) == "560 GB"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +62,7 @@ def test_the_case_studys_rates_and_minutes_make_two_numbers_of_tokens(
     assert rate * minutes * 60 == tokens
     found = sized(tokens, rate=rate)
     assert found.hours(1) * 60 == pytest.approx(minutes)
-    assert words(found.work.store_bytes) == size
+    assert size_words(found.work.store_bytes) == size
 
 
 def test_the_case_studys_minutes_are_its_samples_a_second() -> None:
@@ -74,7 +73,7 @@ def test_the_case_studys_minutes_are_its_samples_a_second() -> None:
 @pytest.mark.parametrize(("samples", "size"), [(224, "6.58 GB"), (96, "2.82 GB")])
 def test_the_benchmarks_stores_have_the_size_that_is_foretold(samples: int, size: str) -> None:
     """tests/bench/store_reading.py: samples of 512 tokens, said to be 6.6 and 2.8 GB."""
-    assert words(stored_bytes(samples * 512, samples, 57_344)) == size
+    assert size_words(stored_bytes(samples * 512, samples, 57_344)) == size
 
 
 def test_the_demos_store_has_the_size_that_is_foretold(demo_store: Store) -> None:

@@ -15,15 +15,14 @@ from make.rows import random_sample, write_rows
 
 from hslib import extract
 from hslib.errors import DatasetError, DumpError, JobError, ServerError, StoreError
-from hslib.files.lock import Lock
+from hslib.files import Lock
 from hslib.job.progress import read_progress
 from hslib.parameters import ExtractionParameters
 from hslib.server import launch as server
 from hslib.server.client import ServerClient
 from hslib.server.dumps import Dump, DumpDir, request_id, validate
 from hslib.server.endpoints import open_endpoints
-from hslib.store.journal import read_journal
-from hslib.store.reader import Store
+from hslib.store import Store, read_journal
 
 SAMPLES = [random_sample(i, n, seed=5) for i, n in enumerate((9, 130, 1, 40, 40, 77, 3, 200))]
 

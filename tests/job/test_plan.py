@@ -18,7 +18,7 @@ from hslib.job.plan import (
     require_room,
     require_unchanged,
 )
-from hslib.store.journal import Entry, JournalState
+from hslib.store import Entry, JournalState
 
 
 def row(index: int, num_tokens: int = 10, digest: str = "") -> RowInfo:

@@ -9,11 +9,9 @@ from make.dumps import put_dump
 from make.reference import reference_states
 
 from hslib.dataset import Sample
-from hslib.model.folder import read_model
+from hslib.model import read_model
 from hslib.server.dumps import DumpDir, Expected, validate
-from hslib.store.manifest import Manifest
-from hslib.store.reader import Store
-from hslib.store.writer import StoreWriter
+from hslib.store import Manifest, Store, StoreWriter
 
 
 def model_store(

@@ -15,9 +15,7 @@ from make.reference import reference_states
 from hslib import demo
 from hslib.dataset import Dataset, Limits, Sample
 from hslib.server.dumps import DumpDir
-from hslib.store.manifest import Manifest
-from hslib.store.reader import Store
-from hslib.store.writer import StoreWriter
+from hslib.store import Manifest, Store, StoreWriter
 
 Row = tuple[Sample, torch.Tensor]  # states bf16 [T, L, H]
 DEMO_BOUNDARIES = (2, 5, 7)

@@ -11,8 +11,7 @@ from make.published_configs import CONFIGS
 
 from hslib.__main__ import main
 from hslib.errors import ParameterError
-from hslib.model.config import read_config
-from hslib.model.folder import ModelInfo, read_shape
+from hslib.model import ModelInfo, read_config, read_shape
 
 PLAIN = {"model_type": "qwen3", "num_hidden_layers": 4, "hidden_size": 64, "vocab_size": 512}
 

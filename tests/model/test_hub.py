@@ -10,7 +10,7 @@ import pytest
 
 from hslib import demo
 from hslib.cluster.replica import of_replica
-from hslib.model.hub import how_to_fetch, local_folder
+from hslib.model import how_to_fetch, local_folder
 from hslib.parameters import DiagnosisParameters, ExtractionParameters, ServerParameters
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"

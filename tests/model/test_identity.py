@@ -11,18 +11,13 @@ from make.stores import manifest
 
 from hslib import demo
 from hslib.errors import ServerError
-from hslib.model.identity import (
-    Canary,
-    canary_ids,
-    distances,
-    model_differences,
-    take_canary,
-    tolerance,
-)
+from hslib.model import Canary, canary_ids, model_differences, take_canary
+from hslib.model.identity import distances, tolerance
 from hslib.server.check import Proof
 from hslib.server.dumps import PluginInfo
 from hslib.server.endpoints import differences, require_same
-from hslib.store.manifest import Manifest, differing_fields
+from hslib.store import Manifest
+from hslib.store.manifest import differing_fields
 
 BOUNDARIES = (2, 5, 7)
 

@@ -11,13 +11,11 @@ import pytest
 from hslib import __main__ as terminal
 from hslib import demo
 from hslib.errors import ParameterError
+from hslib.model import dialect_table, from_boundaries, parse_layers
 from hslib.model.layers import (
     DIALECTS,
     apply_rule,
     auto_boundaries,
-    dialect_table,
-    from_boundaries,
-    parse_layers,
     readings,
     sglang_rule,
     to_boundaries,

@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 
 from hslib import demo
 from hslib.errors import ExportError
-from hslib.model.norm import ONE_PLUS_WEIGHT, FinalNorm, read_final_norm
-from hslib.model.weights import EMBEDDING, open_weights
+from hslib.model import ONE_PLUS_WEIGHT, FinalNorm, open_weights, read_final_norm
+from hslib.model.weights import EMBEDDING
 
 
 def folder(tmp_path: Path, tensors: dict[str, torch.Tensor], **config: object) -> Path:

@@ -9,14 +9,8 @@ from safetensors.torch import save_file
 
 from hslib import demo
 from hslib.errors import ParameterError
-from hslib.model.weights import (
-    EMBEDDING,
-    FINAL_NORM,
-    HEAD,
-    Weights,
-    embedding_and_head,
-    open_weights,
-)
+from hslib.model import Weights, embedding_and_head, open_weights
+from hslib.model.weights import EMBEDDING, FINAL_NORM, HEAD
 
 
 def sharded(folder: Path) -> Path:

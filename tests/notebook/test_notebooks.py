@@ -15,7 +15,7 @@ import pytest
 from hslib.job.progress import read_progress
 from hslib.server import launch as server
 from hslib.server import processes
-from hslib.store.reader import Store
+from hslib.store import Store
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 

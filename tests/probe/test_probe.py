@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from hslib import demo
 from hslib.errors import ProbeError, RequestError
-from hslib.model.norm import read_final_norm
+from hslib.model import read_final_norm
 from hslib.parameters import ProbeParameters
 from hslib.probe.readings import (
     HeadReading,
@@ -33,7 +33,7 @@ from hslib.probe.run import against_reference, conclude, plan_probe, through_hea
 from hslib.server import launch as server
 from hslib.server import processes
 from hslib.server.client import ServerClient
-from hslib.store.reader import Store
+from hslib.store import Store
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 

@@ -22,7 +22,7 @@ from hslib.server import launch as server
 from hslib.server import processes
 from hslib.server.dumps import DumpDir, PluginInfo
 from hslib.server.endpoints import open_endpoints
-from hslib.store.reader import Store
+from hslib.store import Store
 
 Start = Callable[..., server.ServerState]
 Tensors = dict[str, torch.Tensor]

@@ -25,7 +25,7 @@ from hslib.server import preflight, processes
 from hslib.server.client import ServerClient
 from hslib.server.dumps import DumpDir
 from hslib.server.endpoints import open_endpoints
-from hslib.store.reader import Store
+from hslib.store import Store
 
 pytestmark = pytest.mark.slow
 

@@ -26,7 +26,7 @@ from hslib.parameters import ExtractionParameters, ServerParameters
 from hslib.server import launch as server
 from hslib.server import processes
 from hslib.server.endpoints import open_endpoints
-from hslib.store.reader import Store
+from hslib.store import Store
 
 pytestmark = pytest.mark.slow
 

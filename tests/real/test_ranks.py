@@ -32,7 +32,7 @@ from hslib.job.progress import read_progress
 from hslib.server import launch as server
 from hslib.server import preflight, processes
 from hslib.server.dumps import Dump, DumpDir, validate
-from hslib.store.reader import Store
+from hslib.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # two servers, one after the other
 

@@ -18,7 +18,7 @@ from hslib.server import launch as server
 from hslib.server import processes
 from hslib.server.dumps import DumpDir, Expected, request_id, validate
 from hslib.server.endpoints import open_endpoints
-from hslib.store.reader import Store
+from hslib.store import Store
 
 PLANTED = Path(__file__).parent / "planted"
 FAULTS = (

@@ -14,7 +14,7 @@ from make.rows import random_sample
 
 from hslib.dataset import Sample
 from hslib.errors import DumpError, JobError
-from hslib.files.lock import Lock
+from hslib.files import Lock
 from hslib.server.dumps import DumpDir, Expected, request_id, validate
 
 SAMPLE = random_sample(7, 12)

@@ -10,8 +10,7 @@ from make.stores import made_up_rows, write_store
 
 from hslib.errors import StoreError
 from hslib.stats.sizes import extrapolate, facts, longest_allowed, outlook
-from hslib.store.journal import Entry
-from hslib.store.sizes import words
+from hslib.store import Entry, size_words
 
 # The case study, from its log and its figures: hidden 7168, 4 states in bf16.
 CASE_BYTES_PER_TOKEN = 4 * 7168 * 2
@@ -25,9 +24,9 @@ def test_the_case_studys_two_estimates_are_explained() -> None:
     seen = np.random.default_rng(0).multinomial(round(tokens_seen), np.full(84, 1 / 84))
     all_tokens = round(np.mean(CASE_EXPECTED) * CASE_ROWS)
     found = extrapolate(seen.tolist(), CASE_BYTES_PER_TOKEN, CASE_ROWS, all_tokens)
-    assert words(found.from_rows) == "133 GB"
+    assert size_words(found.from_rows) == "133 GB"
     assert found.from_tokens is not None
-    assert words(found.from_tokens) == "3.48 TB"
+    assert size_words(found.from_tokens) == "3.48 TB"
     assert not found.agree
     sentence = found.sentence()
     assert "84 rows of 62 tokens on average make 37,312 rows 133 GB" in sentence

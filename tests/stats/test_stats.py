@@ -21,8 +21,7 @@ from hslib.stats.sampling import draw
 from hslib.stats.spectrum import spectrum
 from hslib.stats.totals import position_edges
 from hslib.stats.workers import in_order
-from hslib.store.journal import Entry
-from hslib.store.reader import Store
+from hslib.store import Entry, Store
 
 STATES = ("boundary 2", "boundary 5", "boundary 7", "final")
 
@@ -332,7 +331,7 @@ MEASURE_MEMORY = """
 import dataclasses, resource, sys
 from pathlib import Path
 from hslib.stats import measure
-from hslib.store.reader import Store
+from hslib.store import Store
 
 store = Store(sys.argv[1])
 few, many = list(store.entries.values()), int(sys.argv[2])

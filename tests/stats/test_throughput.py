@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hslib.stats.throughput import over_time, summary, working_time
-from hslib.store.journal import Entry
+from hslib.store import Entry
 
 
 def job(finished_at: list[float], latency_s: float = 1.0) -> list[Entry]:

@@ -19,15 +19,18 @@ from hslib.dataset import Sample
 from hslib.errors import JobError, ParameterError, StoreError
 from hslib.parameters import ExtractionParameters, StoreParameters
 from hslib.server.dumps import Dump, DumpDir, Expected, validate
+from hslib.store import (
+    Entry,
+    Manifest,
+    Store,
+    StoreWriter,
+    open_storage,
+    probe_write,
+    read_store_url,
+)
 from hslib.store.bucket import journal as objectjournal
 from hslib.store.bucket import lock as objectlock
 from hslib.store.bucket import objects
-from hslib.store.journal import Entry
-from hslib.store.manifest import Manifest
-from hslib.store.reader import Store
-from hslib.store.storage import open_storage, probe_write
-from hslib.store.url import read_store_url
-from hslib.store.writer import StoreWriter
 
 SAMPLES = [random_sample(i, 5 + i) for i in range(4)]
 

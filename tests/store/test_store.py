@@ -15,13 +15,11 @@ from make.rows import random_sample
 
 from hslib.dataset import Sample
 from hslib.errors import JobError, StoreError
-from hslib.files.lock import Lock
-from hslib.files.safetensor import TensorFileError, header_bytes, open_tensors
+from hslib.files import Lock, TensorFileError, header_bytes, open_tensors
 from hslib.server.dumps import DumpDir, validate
-from hslib.store.journal import Entry, Journal, combine, journal_name, read_journal
-from hslib.store.manifest import Manifest, differing_fields
-from hslib.store.reader import Store
-from hslib.store.writer import StoreWriter
+from hslib.store import Entry, Manifest, Store, StoreWriter, combine, read_journal
+from hslib.store.journal import Journal, journal_name
+from hslib.store.manifest import differing_fields
 
 
 def manifest(**changes: Any) -> Manifest:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hslib.files.safetensor import LARGE, PAGE, header_bytes
-from hslib.files.write import write_direct, write_file
+from hslib.files import LARGE, PAGE, header_bytes, write_file
+from hslib.files.write import write_direct
 
 SIZE = LARGE + 3 * PAGE + 100
 

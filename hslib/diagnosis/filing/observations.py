@@ -13,11 +13,9 @@ import orjson
 import xxhash
 
 from hslib.errors import StoreError
-from hslib.files.safetensor import TensorFileError, open_tensors
+from hslib.files import TensorFileError, open_tensors
 from hslib.server.dumps import DumpDir
-from hslib.store.journal import Entry, combine, read_journal
-from hslib.store.storage import open_storage
-from hslib.store.url import read_store_url
+from hslib.store import Entry, combine, open_storage, read_journal, read_store_url
 
 UNKNOWN = -1
 _MAX_SPAN = 5_000_000  # positions between the first and the last sample of a log

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hslib.errors import HslibError
-from hslib.files.write import write_atomically
+from hslib.files import write_atomically
 from hslib.notebook.report.notebook_file import (
     Heading,
     Parameter,

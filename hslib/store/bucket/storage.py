@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from hslib.errors import StoreError
-from hslib.files.safetensor import TensorFile, parse_tensors
+from hslib.files import TensorFile, parse_tensors
 from hslib.store.bucket.journal import ObjectJournal
 from hslib.store.bucket.lock import ObjectLock
 from hslib.store.bucket.objects import Objects
