@@ -1,4 +1,4 @@
-"""Durable files: written whole or not at all, locked, read by a memory map; nothing of this field."""
+"""Durable files: written whole or not at all, locked, memory-mapped; nothing of this field."""
 
 from hslib.files.lock import Lock
 from hslib.files.safetensor import (
