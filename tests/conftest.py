@@ -1,6 +1,7 @@
 """Servers are real, and shared by every test that can share one: each costs about 20 s."""
 
 import logging
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from unittest import mock
 
 import pytest
 from fakes.bucket import CREDENTIALS, PLACES, Bucket, Meddler
+from fakes.server import FakeServer
 from make import models as tiny_models
 from make.reference import CHUNK
 from real.warm import WarmServers
@@ -15,6 +17,7 @@ from real.warm import WarmServers
 from hslib.parameters import ServerParameters
 from hslib.server import launch as server
 from hslib.server import processes
+from hslib.store.bucket import lock as bucket_lock
 
 
 @pytest.fixture(scope="session")
@@ -83,6 +86,22 @@ def object_server() -> Iterator[str]:
 
 
 @pytest.fixture
+def fake(tmp_path: Path, model_of: Callable[[str], Path]) -> Iterator[FakeServer]:
+    """A hand-made server of a tiny Llama."""
+    server = FakeServer(tmp_path / "dumps", model_of("llama"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell's background job ignores SIGINT, and so would the jobs in and below it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
 def bucket(object_server: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """A bucket of the test's own, and the environment in which the kit finds it."""
     for name, value in {**PLACES, **CREDENTIALS, "AWS_ENDPOINT_URL": object_server}.items():
@@ -98,3 +117,11 @@ def meddler(bucket: Bucket) -> Iterator[Meddler]:
     bucket.through(proxy.url)
     yield proxy
     proxy.stop()
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock in a bucket is renewed, and found to be stale, in seconds instead of a minute."""
+    monkeypatch.setattr(bucket_lock, "RENEW_S", 0.1)
+    monkeypatch.setattr(bucket_lock, "STALE_S", 3.0)
+    monkeypatch.setattr(bucket_lock, "_LOOK_EVERY_S", 0.2)

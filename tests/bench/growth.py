@@ -29,7 +29,7 @@ from hslib.store.sample_file import sample_file
 SERVER = """
 import sys, time
 from pathlib import Path
-from job.test_faults import FakeServer
+from fakes.server import FakeServer
 fake = FakeServer(Path(sys.argv[1]), Path(sys.argv[2]))
 print(fake.url, flush=True)
 time.sleep(100000)

@@ -19,7 +19,7 @@ import psutil
 import pytest
 import ray
 from fakes.bucket import Bucket
-from job.test_faults import DROP, FakeServer, states_of
+from fakes.server import DROP, FakeServer, states_of
 from make.rows import random_sample, write_rows
 
 from hslib import extract
@@ -254,6 +254,7 @@ def test_what_no_replica_can_help_stops_the_job_and_it_goes_on_later(
     assert_all_once(wanted.store_path)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_finishes_what_is_in_flight_and_the_rest_comes_later(parameters: Any) -> None:
     wanted = parameters("slow", concurrency=1)
     with opened(wanted) as servers:

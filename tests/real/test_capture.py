@@ -3,39 +3,21 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from make import models as tiny_models
 from make.dumps import BOUNDARIES
-from make.reference import CHUNK, reference_states, relative_errors
+from make.reference import CHUNK
 from make.rows import random_sample
+from real.served import EXPECTED, Served, assert_is_reference
 
 from hslib.dataset import Sample
 from hslib.errors import DumpError
 from hslib.server import launch as server
 from hslib.server import processes
-from hslib.server.client import ServerClient
-from hslib.server.dumps import Dump, DumpDir, Expected, request_id, validate
-
-EXPECTED = Expected(BOUNDARIES, hidden_size=64)
-
-
-class Served(NamedTuple):
-    model: Path
-    client: ServerClient
-    dumps: DumpDir
-
-    def dump(self, samples: list[Sample], attempt: int = 1) -> list[Dump]:
-        """Send samples in one request and load their validated dumps."""
-        rids = [request_id(sample, attempt) for sample in samples]
-        self.client.prefill([sample.input_ids for sample in samples], rids)
-        for rid, sample in zip(rids, samples, strict=True):
-            self.dumps.wait(rid, 10)
-            validate(self.dumps.load(rid), sample, EXPECTED)
-        return [self.dumps.load(rid) for rid in rids]
+from hslib.server.dumps import DumpDir, request_id, validate
 
 
 @pytest.fixture(scope="module")
@@ -64,17 +46,6 @@ def served(
     state = servers[request.param]
     with server.client_of(state) as client:
         yield Served(model_of(request.param), client, DumpDir(state.dump_dir))
-
-
-def assert_is_reference(model: Path, sample: Sample, dump: Dump) -> None:
-    """Each captured state is nearest, by far, to the reference state it claims to be."""
-    references = reference_states(model, sample.input_ids)
-    states = torch.from_numpy(dump.hidden_states.copy()).view(torch.bfloat16)
-    for number, boundary in enumerate((*BOUNDARIES, tiny_models.NUM_LAYERS)):
-        errors = relative_errors(states[:, number], references)
-        own = errors.pop(boundary)
-        assert own < 0.03, f"boundary {boundary}: {own:.4f}"
-        assert min(errors) > 5 * own, f"boundary {boundary}: {own:.4f}, another {min(errors):.4f}"
 
 
 def test_boundaries_read_back_from_the_model_are_those_asked_for(served: Served) -> None:

@@ -13,18 +13,17 @@ import numpy as np
 import pytest
 import torch
 from make.dumps import BOUNDARIES
+from make.jobs import run
 from make.reference import CHUNK
 from make.rows import random_sample
-from real.test_capture import EXPECTED, Served, assert_is_reference
-from real.test_jobs import assert_demo_is_reference, run
-from real.test_processes import (
-    NOTEBOOK,
+from make.waits import wait_until
+from real.running import NOTEBOOK, journal_lines, parameters_for, start_job, stored
+from real.served import (
+    EXPECTED,
+    Served,
+    assert_demo_is_reference,
+    assert_is_reference,
     assert_is_the_models,
-    journal_lines,
-    parameters_for,
-    start_job,
-    stored,
-    wait_until,
 )
 
 from hslib.errors import DumpError, ServerError
