@@ -18,13 +18,18 @@ from hslib.server.endpoints import open_endpoints
 
 
 def main() -> None:
-    chosen = arguments(__doc__ or "", turns=5)
+    chosen = arguments(__doc__ or "", turns=5, rows=256)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
 
         def parameters(**values: Any) -> ExtractionParameters:
             store = tempfile.mkdtemp(dir=folder)
-            values = {"run_dir": str(folder / "run"), "store_dir": f"{store}/store", **values}
+            values = {
+                "run_dir": str(folder / "run"),
+                "store_dir": f"{store}/store",
+                "limit": chosen.rows,
+                **values,
+            }
             return ExtractionParameters.from_values(values)
 
         cluster = open_cluster(parameters(ray_address="local"), print)
