@@ -1,5 +1,6 @@
 """Servers are real, and shared by every test that can share one: each costs about 20 s."""
 
+import functools
 import logging
 import signal
 import uuid
@@ -12,11 +13,11 @@ from fakes.bucket import CREDENTIALS, PLACES, Bucket, Meddler
 from fakes.server import FakeServer
 from make import models as tiny_models
 from make.reference import CHUNK
+from real.servers import end_server
 from real.warm import WarmServers
 
 from hslib.parameters import ServerParameters
 from hslib.server import launch as server
-from hslib.server import processes
 from hslib.store.bucket import lock as bucket_lock
 
 
@@ -61,7 +62,7 @@ def start_server(
 
     yield start
     for state in started:
-        processes.stop_group(state)
+        end_server(state)
 
 
 @pytest.fixture(scope="session")
@@ -75,14 +76,19 @@ def llama_server(
 @pytest.fixture(scope="session")
 def object_server() -> Iterator[str]:
     """The URL of moto's S3 server on loopback."""
+    import botocore.loaders
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    # each client reads the same megabytes of JSON, S3's API, and there are hundreds of clients
+    patch = pytest.MonkeyPatch()
+    patch.setattr("botocore.loaders.create_loader", functools.cache(botocore.loaders.create_loader))
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
     server.stop()
+    patch.undo()
 
 
 @pytest.fixture

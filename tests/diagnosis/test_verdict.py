@@ -14,7 +14,7 @@ from hslib.diagnosis.filing.finding import ranges
 from hslib.diagnosis.filing.observations import UNKNOWN, observe
 from hslib.diagnosis.rows import Rows
 
-CASES = 24
+CASES = 12
 
 
 def rows_of(ids: list[np.ndarray]) -> Rows:

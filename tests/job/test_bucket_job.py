@@ -95,6 +95,7 @@ def test_no_credential_is_in_any_file(
         assert not [data for data in written if secret.encode() in data]
 
 
+@pytest.mark.slow
 def test_a_job_that_is_killed_in_an_upload_goes_on_where_it_was(
     fake: FakeServer,
     wanted: ExtractionParameters,
@@ -132,6 +133,7 @@ def test_a_job_that_is_killed_in_an_upload_goes_on_where_it_was(
     assert_store_is_right(wanted.store_path)
 
 
+@pytest.mark.slow
 def test_a_bucket_that_refuses_stops_the_job_and_the_next_run_goes_on(
     wanted: ExtractionParameters, bucket: Bucket, meddler: Meddler
 ) -> None:
@@ -157,6 +159,7 @@ def test_a_bucket_that_refuses_stops_the_job_and_the_next_run_goes_on(
     assert_store_is_right(wanted.store_path)
 
 
+@pytest.mark.slow
 def test_a_resume_redoes_what_somebody_overwrote(
     fake: FakeServer, wanted: ExtractionParameters, bucket: Bucket
 ) -> None:
@@ -188,6 +191,7 @@ def test_a_bucket_is_proven_before_a_server_is_started(
         open_endpoints(wanted.model_copy(update=values))
 
 
+@pytest.mark.slow
 def test_shards_write_to_one_bucket(wanted: ExtractionParameters) -> None:
     planned = []
     for shard in range(2):
@@ -199,6 +203,7 @@ def test_shards_write_to_one_bucket(wanted: ExtractionParameters) -> None:
     assert_store_is_right(wanted.store_path)
 
 
+@pytest.mark.slow
 def test_what_reads_a_directory_reads_a_bucket(
     bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

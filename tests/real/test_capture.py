@@ -1,58 +1,51 @@
 """The plugin in a real SGLang server, against transformers, family by family."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from make import models as tiny_models
 from make.dumps import BOUNDARIES
+from make.models import FAMILIES, NUM_LAYERS
 from make.reference import CHUNK
 from make.rows import random_sample
 from real.served import EXPECTED, Served, assert_is_reference
+from real.servers import end_server
 
 from hslib.dataset import Sample
 from hslib.errors import DumpError
 from hslib.server import launch as server
-from hslib.server import processes
 from hslib.server.dumps import DumpDir, request_id, validate
 
-
-@pytest.fixture(scope="module")
-def servers(
-    llama_server: server.ServerState,
-    model_of: Callable[[str], Path],
-    start_server: Callable[..., server.ServerState],
-) -> Iterator[dict[str, server.ServerState]]:
-    """All families, started side by side: most of a start runs on one core."""
-    others = [family for family in tiny_models.FAMILIES if family != "llama"]
-    models = [model_of(family) for family in others]
-    with ThreadPoolExecutor() as pool:
-        states = pool.map(lambda m: start_server(m, chunked_prefill_size=CHUNK), models)
-        started = dict(zip(others, states, strict=True))
-    yield {"llama": llama_server, **started}
-    for state in started.values():
-        processes.stop_group(state)
+_QUICK = ("llama", "deepseek_v3")  # the plainest, and the architecture of the demo
 
 
-@pytest.fixture(scope="module", params=tiny_models.FAMILIES)
+@pytest.fixture(
+    scope="module",
+    params=[f if f in _QUICK else pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES],
+)
 def served(
     request: pytest.FixtureRequest,
-    servers: dict[str, server.ServerState],
     model_of: Callable[[str], Path],
+    start_server: Callable[..., server.ServerState],
 ) -> Iterator[Served]:
-    state = servers[request.param]
+    model = model_of(request.param)
+    if request.param == "llama":
+        state = request.getfixturevalue("llama_server")
+    else:
+        state = start_server(model, chunked_prefill_size=CHUNK)
     with server.client_of(state) as client:
-        yield Served(model_of(request.param), client, DumpDir(state.dump_dir))
+        yield Served(model, client, DumpDir(state.dump_dir))
+    if request.param != "llama":
+        end_server(state)
 
 
 def test_boundaries_read_back_from_the_model_are_those_asked_for(served: Served) -> None:
     plugin = served.dumps.plugin()
     assert plugin is not None
     assert plugin.boundaries == BOUNDARIES
-    assert (plugin.num_layers, plugin.hidden_size) == (tiny_models.NUM_LAYERS, 64)
+    assert (plugin.num_layers, plugin.hidden_size) == (NUM_LAYERS, 64)
 
 
 def test_states_of_a_row_alone_are_the_reference(served: Served) -> None:

@@ -19,11 +19,12 @@ from make.jobs import run
 from make.reference import reference_states, relative_errors
 from make.rows import random_sample, write_rows
 from real.served import assert_demo_is_reference
+from real.servers import end_server
 
 from hslib import demo
 from hslib.parameters import ExtractionParameters, ServerParameters
 from hslib.server import launch as server
-from hslib.server import preflight, processes
+from hslib.server import preflight
 from hslib.server.client import ServerClient
 from hslib.server.dumps import DumpDir
 from hslib.server.endpoints import open_endpoints
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.slow
 def demo_server(start_server: Callable[..., server.ServerState]) -> Iterator[server.ServerState]:
     state = start_server(demo.model_path(), layers="auto")
     yield state
-    processes.stop_group(state)
+    end_server(state)
 
 
 def test_the_demo_job_and_its_resumes(
@@ -141,7 +142,7 @@ def test_two_replicas_share_a_dump_directory_and_every_row_is_right(
         log = Path(state.log).read_text()
         assert all(log.count(f"DP{rank}") > 3 for rank in range(2)), "both replicas must work"
     finally:
-        processes.stop_group(state)
+        end_server(state)
 
 
 # --- kill -9 ------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import pytest
 from make.waits import wait_until
 from real.running import NOTEBOOK, journal_lines, parameters_for, start_job, stored
 from real.served import assert_is_the_models
+from real.servers import end_server
 
 from hslib import extract
 from hslib.job.progress import read_progress
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.slow
 def mortal(model_of: Callable[[str], Path], tmp_path: Path) -> Iterator["Mortal"]:
     found = Mortal(model_of("llama"), tmp_path)
     yield found
-    processes.stop_group(found.state)
+    end_server(found.state)
 
 
 class Mortal:

@@ -18,6 +18,7 @@ import httpx
 import psutil
 import pytest
 from make.rows import random_sample
+from real.servers import end_server
 from real.warm import WarmServers
 
 from hslib.errors import DumpError, ParameterError, RequestError, ServerError
@@ -304,8 +305,8 @@ def starts(
                 server.wait_ready(state, 300)
             yield Starts((broken, futures[0]), (incapable, futures[1]), cached, plain)
         finally:
-            processes.stop_group(cached)
-            processes.stop_group(plain)
+            end_server(cached)
+            end_server(plain)
 
 
 def cut_weights(model: Path, folder: Path) -> Path:
