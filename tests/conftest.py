@@ -21,6 +21,14 @@ from hslib.server import launch as server
 from hslib.store.bucket import lock as bucket_lock
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m is looked at
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Notebook 06 trains drafters for minutes: its cells are compared in the slow part."""
+    for item in items:
+        if item.path.name == "06_training_export.ipynb":
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Tiny random models by family, built once."""
