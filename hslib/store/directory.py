@@ -4,7 +4,15 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from hslib.files import Lock, TensorFile, open_tensors, write_atomically, write_file
+from hslib.errors import StoreError
+from hslib.files import (
+    Lock,
+    TensorFile,
+    explained,
+    open_tensors,
+    write_atomically,
+    write_file,
+)
 from hslib.store.contract import HeldLock, Stat
 from hslib.store.journal import Entry, Journal, JournalMark, read_journal
 
@@ -19,7 +27,9 @@ class Directory:
         return (self.place / name).read_bytes()
 
     def write(self, name: str, data: bytes) -> None:
-        write_atomically(self.place / name, data)
+        path = self.place / name
+        with explained(StoreError, f"{name} can't be written", path):
+            write_atomically(path, data)
 
     def entries(self) -> Iterable[Entry]:
         journals = sorted(self.place.glob("journal*.jsonl"))
@@ -68,7 +78,8 @@ class Directory:
             source.rename(aside)
 
     def lock(self, journal: str, what: str) -> Lock:
-        self.place.mkdir(parents=True, exist_ok=True)
+        with explained(StoreError, "the store's directory can't be made", self.place):
+            self.place.mkdir(parents=True, exist_ok=True)
         return Lock(self.place / f".{journal}.lock", what)
 
     def locked(self) -> list[str]:

@@ -6,7 +6,6 @@ Objects can't be appended to: see :mod:`hslib.store.bucket.journal`.
 """
 
 import abc
-import errno
 import os
 import threading
 import uuid
@@ -18,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from hslib.errors import StoreError
-from hslib.files import sync_directory
+from hslib.files import explained, sync_directory
 
 Status = Literal["ok", "failed", "rejected", "revoked"]
 
@@ -83,9 +82,10 @@ def read_journal(path: Path, offset: int = 0) -> Iterator[Entry]:
         offset: bytes to leave out at the beginning.
 
     Raises:
-        StoreError: a line inside the file that is not an entry.
+        StoreError: a line inside the file that is not an entry, or the file can't be read.
+        FileNotFoundError: it is not there.
     """
-    with path.open("rb") as lines:
+    with path.open("rb") as lines, explained(StoreError, "the journal can't be read", path):
         lines.seek(offset)
         yield from decode_lines(lines, str(path))
 
@@ -152,9 +152,8 @@ class GroupCommit(abc.ABC):
         """Return when the entry, and its file before it, are durable.
 
         Raises:
-            OSError, HslibError: they are not, as far as is known. Whether lines of that moment
-                count is then up to the place: nothing more is written through this journal,
-                every later call raises, and the next run reads what is there.
+            StoreError, JobError: they may not be durable. Nothing more is written through this
+                journal, and every later call raises: the next run reads which lines are there.
         """
         line = encode_line(entry)
         with self._lock:
@@ -163,8 +162,9 @@ class GroupCommit(abc.ABC):
             mine = self._written
         with self._flushing:
             if self._broken is not None:
-                number = getattr(self._broken, "errno", None) or errno.EIO
-                raise OSError(number, f"the journal is closed: {self._broken}")
+                raise StoreError(
+                    f"the journal is closed: {self._broken}", fix="run again to resume"
+                ) from self._broken
             if self._durable < mine:
                 try:
                     self._flush()
@@ -186,7 +186,7 @@ class GroupCommit(abc.ABC):
     def close(self) -> None:
         """Nothing is written any more."""
         with self._flushing:
-            self._broken = self._broken or OSError(errno.EBADF, "it was closed")
+            self._broken = self._broken or StoreError("its writer has closed it")
 
 
 class Journal(GroupCommit):
@@ -195,19 +195,26 @@ class Journal(GroupCommit):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
-        is_new = not path.exists()
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        _cut_torn_line(self._fd)
-        if is_new:
-            sync_directory(path.parent)
-        self.mark = JournalMark(path.name, os.lseek(self._fd, 0, os.SEEK_END))
+        with explained(StoreError, "the journal can't be opened", path):
+            is_new = not path.exists()
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            _cut_torn_line(self._fd)
+            if is_new:
+                sync_directory(path.parent)
+            self.mark = JournalMark(path.name, os.lseek(self._fd, 0, os.SEEK_END))
 
     def _commit(self, lines: list[bytes], files: set[str]) -> None:
         for directory in {file.rpartition("/")[0] for file in files}:
-            sync_directory(self.path.parent / directory)
+            folder = self.path.parent / directory
+            with explained(StoreError, "new files can't be made durable", folder):
+                sync_directory(folder)
+        with explained(StoreError, "the journal can't be written", self.path):
+            self._append(b"".join(lines))
+
+    def _append(self, lines: bytes) -> None:
         end = os.lseek(self._fd, 0, os.SEEK_END)
         try:
-            _write_all(self._fd, b"".join(lines))
+            _write_all(self._fd, lines)
             os.fsync(self._fd)
         except OSError:
             os.ftruncate(self._fd, end)  # never leave a torn line in the middle

@@ -95,8 +95,8 @@ class StoreWriter:
             states_hash: the running hash over ``captured.hidden_states`` that validation made.
 
         Raises:
-            OSError: the disk is full, read-only or gone. Nothing is committed then.
-            StoreError: an object store did not take it. Nothing is committed then either.
+            OSError: the file can't be written: the disk is full, read-only or gone.
+            StoreError: the journal can't be, or an object store did not take the file.
             JobError: the lock on an object store was lost.
         """
         tail = sample.input_ids.astype("<i8").tobytes() + sample.loss_mask.tobytes()
@@ -162,6 +162,8 @@ def _refuse_other_splits(storage: Storage, num_shards: int) -> None:
         try:
             lock.acquire()
         except JobError as error:
+            if "owner" not in error.fields:  # the file system can't lock
+                raise
             raise JobError(
                 f"a job with num_shards = {split} is writing to this store, this one has "
                 f"num_shards = {num_shards}: they could extract the same rows",

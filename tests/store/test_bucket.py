@@ -492,7 +492,7 @@ def test_a_journal_that_somebody_else_writes_to_is_an_error(bucket: Bucket) -> N
         bucket.objects.put(bucket.names("journal")[0], b"")
         with pytest.raises(StoreError, match="somebody else writes"):
             writer.record(fail(1))
-        with pytest.raises(OSError, match="the journal is closed"):
+        with pytest.raises(StoreError, match="the journal is closed"):
             writer.record(fail(2))
 
 
@@ -508,7 +508,7 @@ def test_a_journal_that_was_refused_acknowledges_nothing_more(
         with pytest.raises(StoreError, match="AccessDenied"):
             put(writer, SAMPLES[1], dumps[1])
         meddler.judge = lambda *_: "pass"
-        with pytest.raises(OSError, match="the journal is closed"):
+        with pytest.raises(StoreError, match="the journal is closed"):
             put(writer, SAMPLES[2], dumps[2])
     assert list(Store(bucket.url).entries) == [0]
 

@@ -390,7 +390,7 @@ def test_a_journal_that_failed_once_acknowledges_nothing_more(
         try:
             journal.append(Entry(index=index, id="x", status="ok", file="d/x"))
             results[index] = "durable"
-        except OSError:
+        except StoreError:
             results[index] = "raised"
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
@@ -405,7 +405,7 @@ def test_a_journal_that_failed_once_acknowledges_nothing_more(
 def test_a_closed_journal_writes_into_nobody_elses_file(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
     journal.close()
-    with (tmp_path / "other").open("wb"), pytest.raises(OSError, match="closed"):
+    with (tmp_path / "other").open("wb"), pytest.raises(StoreError, match="closed"):
         journal.append(Entry(index=0, id="x", status="ok"))
     assert (tmp_path / "other").read_bytes() == b""
 
