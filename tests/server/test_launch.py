@@ -263,6 +263,19 @@ def test_a_process_that_got_the_pid_later_is_never_signalled(family: Any) -> Non
     assert family.poll() is None
 
 
+def test_a_clock_that_is_set_makes_no_stranger_of_a_process(
+    family: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """psutil's create_time() moves with the clock: a live server would be taken for a dead one."""
+    state = fake_state(family, processes.process_mark(family.pid))
+    before, booted = psutil.Process(family.pid).create_time(), psutil.boot_time()
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: booted + 3600)
+    assert psutil.Process(family.pid).create_time() > before + 1800
+    assert processes.is_alive(state)
+    assert len(processes.members(state)) == 2
+    assert processes.stop_group(state) == 2
+
+
 def test_a_run_without_a_server_says_so(tmp_path: Path) -> None:
     assert server.stop(tmp_path) == "this run has no server"
     assert server.status(tmp_path) == {"server": "none in this run"}

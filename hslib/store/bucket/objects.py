@@ -89,7 +89,7 @@ class Objects:
 
     def put(self, name: str, data: bytes) -> str:
         """Write an object, which appears whole or not at all; returns its ETag."""
-        return _bare(self._call("put_object", name, Body=data)["ETag"])
+        return self._etag(name, self._call("put_object", name, Body=data), len(data))
 
     @tenacity.retry(
         retry=tenacity.retry_if_exception(_is_conflict),
@@ -105,13 +105,14 @@ class Objects:
         """
         condition = {"IfMatch": f'"{etag}"'} if etag else {"IfNoneMatch": "*"}
         try:
-            return _bare(self._call("put_object", name, Body=data, **condition)["ETag"])
+            answer = self._call("put_object", name, Body=data, **condition)
         except FileNotFoundError:
             return None
         except StoreError as error:
             if error.fields["code"] not in _CONDITION_FAILED:
                 raise
-        return self._etag_of(name, data)
+            return self._etag_of(name, data)
+        return self._etag(name, answer, len(data))
 
     def _etag_of(self, name: str, data: bytes) -> str | None:
         """The ETag of an object that holds just this: an answer was lost. None for any other."""
@@ -122,7 +123,8 @@ class Objects:
 
     def put_parts(self, name: str, parts: Sequence[bytes | memoryview]) -> str:
         """Write an object of any size, at most ``PART_BYTES`` of it copied; returns its ETag."""
-        if sum(map(len, parts)) <= PART_BYTES:
+        size = sum(map(len, parts))
+        if size <= PART_BYTES:
             return self.put(name, b"".join(parts))
         upload = {"UploadId": self._call("create_multipart_upload", name)["UploadId"]}
         try:
@@ -142,7 +144,27 @@ class Objects:
             with contextlib.suppress(StoreError, FileNotFoundError):  # the first error is the cause
                 self._call("abort_multipart_upload", name, **upload)
             raise
-        return _bare(whole["ETag"])
+        return self._etag(name, whole, size)
+
+    def _etag(self, name: str, answer: dict[str, Any], size_bytes: int) -> str:
+        """The ETag in an upload's answer; the object store is asked only where it has none.
+
+        botocore sends a CRC-32 with each upload, by which S3 refuses other bytes than were sent.
+        """
+        if answer.get("ETag"):
+            return _bare(answer["ETag"])
+        found = self.head(name)
+        if found.size_bytes != size_bytes or not found.etag:
+            raise StoreError(
+                "the object store holds something else than was sent",
+                bucket=self.bucket,
+                key=self._prefix + name,
+                code="",
+                expected=size_bytes,
+                got=found,
+                fix="does anybody else write there? Run again to resume",
+            )
+        return found.etag
 
     def get(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
         """An object, or its bytes ``start:end``; a large one over several connections."""
