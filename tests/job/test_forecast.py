@@ -12,7 +12,8 @@ from make.rows import demo_samples, random_sample, write_rows
 from hslib import __main__ as terminal
 from hslib import demo
 from hslib.errors import ParameterError
-from hslib.job.forecast import Forecast, RequestLimits, Work, requests_at_once
+from hslib.job.forecast import Forecast, RequestLimits, Work
+from hslib.job.scheduler import requests_at_once
 from hslib.parameters import ExtractionParameters
 from hslib.server.dumps import dump_bytes
 from hslib.store import Store, size_words, state_bytes, stored_bytes
