@@ -14,7 +14,9 @@ from hslib.dataset import Sample
 from hslib.errors import DumpError, RequestError, ServerError
 from hslib.model import Canary, canary_ids, model_differences, take_canary
 from hslib.server.client import ServerClient, ServerSettings
-from hslib.server.dumps import DumpDir, Expected, PluginInfo, request_id, validate
+from hslib.server.dumps import DumpDir, request_id
+from hslib.server.plugin_info import Expected, PluginInfo
+from hslib.server.validate import validate
 
 _CANARY_TOKENS = 8
 _CANARY_INDEX = 999_999_999

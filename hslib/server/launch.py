@@ -9,7 +9,7 @@ import atexit
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,16 +18,14 @@ import pydantic
 from hslib.errors import HslibError, ServerError
 from hslib.files import write_atomically
 from hslib.parameters import ServerParameters, read_api_key
-from hslib.server import check as proof
+from hslib.server import check
 from hslib.server.client import ServerClient
-from hslib.server.dumps import DumpDir, PluginInfo
+from hslib.server.command_line import command, environment
+from hslib.server.dumps import DumpDir
 from hslib.server.guard import watch_over
-from hslib.server.preflight import Plan, require
+from hslib.server.plugin_info import PluginInfo
+from hslib.server.preflight import LaunchPlan, require
 from hslib.server.processes import is_alive, members, process_mark, stop_group
-
-_PATCHES = Path(__file__).parents[2] / "patches"
-_NO_LIBRARY = "/nonexistent/libnccl.so"
-_CPU_TOTAL_TOKENS = 65536  # KV pool on a CPU; SGLang's default would take most of the memory
 
 
 class ServerState(pydantic.BaseModel):
@@ -98,7 +96,7 @@ def start(
     return state
 
 
-def launch(plan: Plan) -> ServerState:
+def launch(plan: LaunchPlan) -> ServerState:
     """Start the process; returns at once."""
     parameters = plan.parameters
     run_path = parameters.run_path
@@ -142,92 +140,6 @@ def spawn(arguments: list[str], variables: dict[str, str], log: Path) -> int:
     return process.pid
 
 
-def command(plan: Plan) -> list[str]:
-    """The server's command line. What capture depends on is fixed; ``extra_args`` come last."""
-    parameters = plan.parameters
-    arguments = {
-        "--model-path": str(plan.model.path),
-        "--host": parameters.host,
-        "--port": str(plan.port),
-        "--tp-size": str(parameters.tp_size),
-        "--dp-size": str(parameters.dp_size),
-        "--chunked-prefill-size": str(parameters.chunked_prefill_size),
-    }
-    if parameters.context_length:
-        arguments["--context-length"] = str(parameters.context_length)
-    if parameters.chunked_prefill_size == -1:
-        longest = parameters.context_length or plan.model.context_length
-        arguments["--max-prefill-tokens"] = str(max(16384, longest))
-    if plan.interpreter.cuda_devices == 0:
-        tokens = max(_CPU_TOTAL_TOKENS, 2 * parameters.context_length)
-        arguments |= {
-            "--device": "cpu",
-            "--attention-backend": "torch_native",
-            "--max-total-tokens": str(tokens),
-            # SGLang's own guess goes below zero on hosts of this size without chunked prefill
-            "--mem-fraction-static": "0.6",
-        }
-    # the plugin's hooks are Python in the model, which a replayed CUDA graph skips
-    flags = ["--disable-radix-cache", "--disable-prefill-cuda-graph"]
-    if plan.interpreter.cuda_devices == 0:
-        flags.append("--sleep-on-idle")  # an idle scheduler would keep a whole core busy
-    if plan.skip_tokenizer:
-        flags.append("--skip-tokenizer-init")  # requests carry ids; no tokenizer is needed
-    return [
-        plan.interpreter.path,
-        "-u",
-        "-m",
-        "sglang.launch_server",
-        *(part for pair in arguments.items() for part in pair),
-        *flags,
-        *parameters.extra_args,
-    ]
-
-
-def environment(plan: Plan) -> dict[str, str]:
-    """The server's environment: this process's, and the plugin's settings."""
-    parameters = plan.parameters
-    found = dict(os.environ)
-    found |= {
-        "PYTHONUNBUFFERED": "1",
-        "SGLANG_HS_DUMP_DIR": str(parameters.dump_path),
-        "SGLANG_HS_DUMP_BOUNDARIES": ",".join(map(str, plan.boundaries)),
-        "SGLANG_HS_DUMP_BUDGET_BYTES": str(plan.budget_bytes),
-        "SGLANG_HS_DUMP_ALL": "1" if parameters.dump_all else "",
-        "SGLANG_HS_DUMP_FINAL": "1" if parameters.store_final else "0",
-        "SGLANG_HS_DUMP_ACCEPT_UNWITNESSED": "1" if parameters.accept_unwitnessed else "",
-        "SGLANG_HS_API_KEY": parameters.api_key,
-    }
-    if parameters.context_length > plan.model.context_length:
-        found["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
-    if plan.interpreter.cuda_devices == 0:
-        path = [str(_PATCHES / "cpu_kernels"), *found.get("PYTHONPATH", "").split(os.pathsep)]
-        found["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
-        found["SGLANG_USE_CPU_ENGINE"] = "1"
-        # glibc maps every block over 32 MB anew and the kernel zeroes it: most of the time of
-        # a forward pass with wide states
-        found.setdefault("MALLOC_MMAP_MAX_", "0")
-        found.setdefault("MALLOC_TRIM_THRESHOLD_", str(1 << 40))
-        # waiting OpenMP threads soon leave their cores to the job's client
-        found.setdefault("GOMP_SPINCOUNT", "10000")
-        ranks = parameters.tp_size * parameters.dp_size
-        if ranks > 1:
-            cores = sorted(os.sched_getaffinity(0))
-            found.setdefault("SGLANG_CPU_OMP_THREADS_BIND", _cores_of_ranks(cores, ranks))
-            # only SGLang's own kernels bind; else each rank starts a thread for every core
-            found.setdefault("OMP_NUM_THREADS", str(max(1, len(cores) // ranks)))
-        if parameters.tp_size > 1:
-            # PyPI's torch brings a libnccl that loads without a GPU and then fails; where there
-            # is no library at all SGLang's ranks talk by gloo
-            found["SGLANG_NCCL_SO_PATH"] = _NO_LIBRARY
-    return found
-
-
-def _cores_of_ranks(cores: Sequence[int], ranks: int) -> str:
-    """``0|1``: SGLang's CPU engine wants them told when ranks outnumber the NUMA nodes."""
-    return "|".join(str(cores[rank % len(cores)]) for rank in range(ranks))
-
-
 def wait_ready(
     state: ServerState, timeout_s: float, on_progress: Callable[[str], None] = lambda _line: None
 ) -> None:
@@ -267,7 +179,7 @@ def _plugin_complaint(state: ServerState) -> str:
     return "; ".join(found)
 
 
-def check_server(state: ServerState) -> proof.ServerCheck:
+def check_server(state: ServerState) -> check.ServerCheck:
     """Prove the run's own server; also that its replicas all capture.
 
     Raises:
@@ -275,7 +187,7 @@ def check_server(state: ServerState) -> proof.ServerCheck:
     """
     dumps = DumpDir(state.dump_dir)
     with client_of(state) as client:
-        found = proof.check_server(client, dumps, not_before=state.launched_at)
+        found = check.check_server(client, dumps, not_before=state.launched_at)
     if found.plugin.boundaries != state.boundaries:
         raise ServerError(
             "the plugin captures other boundaries than asked for",
@@ -330,8 +242,8 @@ def stop(run_path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What an action came to: a sentence, and facts for a table."""
+class ActionResult:
+    """What an action of notebook 02 did: a sentence, and facts for a table."""
 
     sentence: str
     facts: dict[str, str]
@@ -339,7 +251,7 @@ class Outcome:
 
 def act(
     parameters: ServerParameters, on_progress: Callable[[str], None] = lambda _line: None
-) -> Outcome:
+) -> ActionResult:
     """Notebook 02's action: ``start``, ``status``, ``stop``, or ``demo`` = start, prove, stop.
 
     Raises:
@@ -347,20 +259,20 @@ def act(
     """
     run_path = parameters.run_path
     if parameters.action == "stop":
-        return Outcome(stop(run_path), {})
+        return ActionResult(stop(run_path), {})
     if parameters.action == "status":
         facts = status(run_path)
-        return Outcome(f"The server of this run: {facts['server']}.", facts)
+        return ActionResult(f"The server of this run: {facts['server']}.", facts)
     state = start(parameters, on_progress)
     facts = check_server(state).facts()
     if parameters.action == "demo":
         stop(run_path)
-        return Outcome(
+        return ActionResult(
             "The server started, captured a canary request right, and was stopped again. "
             'Run with action = "start" to keep it.',
             facts,
         )
-    return Outcome(f"The server captures at {state.url}; stop it with action = 'stop'.", facts)
+    return ActionResult(f"The server captures at {state.url}; stop it with action = 'stop'.", facts)
 
 
 def status(run_path: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What would go wrong with a server, one clear line and its cure each, before it starts."""
+"""What would keep a server from starting or capturing, found before it is started."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import psutil
 from hslib.errors import ParameterError, ServerError
 from hslib.model import ModelInfo, how_to_fetch, missing_files, parse_layers, read_model
 from hslib.parameters import ServerParameters
-from hslib.server.dumps import DUMP_SHARE
+from hslib.server.dumps import DUMP_SHARE, dump_bytes
 from hslib.server.remote_code import TRUST_FLAG, ask_sglang, remote_files
 from hslib.store import state_bytes
 
@@ -34,7 +34,7 @@ found = dict(sglang=version("sglang"), hs_dump=version("hs-dump"), plugins=plugi
 print(json.dumps(found))
 """
 
-# SGLang's switches with which a rank holds some tokens' states, or some layers', only.
+# SGLang's flags with which a rank holds the states of some tokens or layers only.
 _SPLITTING = {
     "--attn-dp-size",
     "--attention-data-parallel-size",
@@ -49,9 +49,9 @@ _SPLITTING = {
     "--enable-two-batch-overlap",
     "--enable-pdmux",
 }
-# What would win over --disable-prefill-cuda-graph: a replayed graph skips the plugin's hooks.
+# These override --disable-prefill-cuda-graph, and a replayed graph skips the plugin's hooks.
 _GRAPHS = {"--cuda-graph-backend-prefill", "--cuda-graph-config"}
-_RANKS = {  # what has a parameter of its own, by which cores, memory and replicas are planned
+_RANKS = {  # flags with a parameter of their own, from which cores and memory are planned
     "--tp-size": "tp_size",
     "--tensor-parallel-size": "tp_size",
     "--tp": "tp_size",
@@ -84,8 +84,8 @@ class Interpreter:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Everything about a start that is known beforehand."""
+class LaunchPlan:
+    """What is to be started: everything about it that is known beforehand."""
 
     parameters: ServerParameters
     interpreter: Interpreter
@@ -97,7 +97,7 @@ class Plan:
 
     @property
     def state_bytes_per_token(self) -> int:
-        """Bytes of states that one token takes: states x hidden size x 2."""
+        """Bytes of states per token: states x hidden size x 2."""
         return state_bytes(self.num_states, self.model.hidden_size)
 
     @property
@@ -105,8 +105,8 @@ class Plan:
         return len(self.boundaries) + self.parameters.store_final
 
 
-def preflight(parameters: ServerParameters) -> tuple[Plan | None, list[Problem]]:
-    """Check everything; a plan when nothing is in the way, else all problems at once."""
+def preflight(parameters: ServerParameters) -> tuple[LaunchPlan | None, list[Problem]]:
+    """Check everything: the plan when nothing is in the way, else all problems."""
     problems: list[Problem] = []
     interpreter = _check_interpreter(parameters, problems)
     model, boundaries = _check_model(parameters, problems)
@@ -118,10 +118,11 @@ def preflight(parameters: ServerParameters) -> tuple[Plan | None, list[Problem]]
     budget = _check_budget(parameters, model, boundaries, problems) if root_ok else 0
     if problems or interpreter is None or model is None:
         return None, problems
-    return Plan(parameters, interpreter, model, boundaries, port, budget, skip_tokenizer), []
+    plan = LaunchPlan(parameters, interpreter, model, boundaries, port, budget, skip_tokenizer)
+    return plan, []
 
 
-def facts(plan: Plan | None, problems: list[Problem]) -> dict[str, str]:
+def facts(plan: LaunchPlan | None, problems: list[Problem]) -> dict[str, str]:
     """The plan, or the problems, for a table."""
     if plan is None:
         return {f"problem {n}": str(problem) for n, problem in enumerate(problems, start=1)}
@@ -142,8 +143,8 @@ def facts(plan: Plan | None, problems: list[Problem]) -> dict[str, str]:
     }
 
 
-def require(parameters: ServerParameters) -> Plan:
-    """The plan, or :class:`ServerError` with every problem in its text."""
+def require(parameters: ServerParameters) -> LaunchPlan:
+    """The plan; raises :class:`ServerError` with every problem in its text."""
     plan, problems = preflight(parameters)
     if plan is None:
         lines = "\n".join(f"- {problem}" for problem in problems)
@@ -219,7 +220,10 @@ def _check_code(
     model: ModelInfo | None,
     problems: list[Problem],
 ) -> bool:
-    """Whether the server must leave the tokenizer alone; requests carry ids and need none."""
+    """Whether the server must not load the tokenizer: it is absent, or needs code that may not run.
+
+    Requests carry ids, so none is needed.
+    """
     if interpreter is None or model is None:
         return False
     no_tokenizer = not model.tokenizer_hash
@@ -286,7 +290,7 @@ def _check_key(parameters: ServerParameters, problems: list[Problem]) -> None:
 def _check_ranks(
     parameters: ServerParameters, interpreter: Interpreter | None, problems: list[Problem]
 ) -> None:
-    """What the plugin would refuse after minutes of loading, and GPUs that are not there."""
+    """Flags that the plugin would refuse after minutes of loading, and too few GPUs."""
     flags = {argument.partition("=")[0] for argument in parameters.extra_args}
     for flag in sorted(flags & _SPLITTING):
         problems.append(
@@ -347,7 +351,7 @@ def _check_budget(
     boundaries: tuple[int, ...],
     problems: list[Problem],
 ) -> int:
-    """The byte budget; the longest sample times the concurrency must fit into it."""
+    """The dump directory's budget in bytes, into which ``concurrency`` longest rows must fit."""
     found = os.statvfs(parameters.dump_path)
     free = found.f_bavail * found.f_frsize
     budget = int(parameters.dump_budget_gb * 1e9) or int(free * DUMP_SHARE)
@@ -355,8 +359,8 @@ def _check_budget(
         return budget
     longest = parameters.longest_sample or parameters.context_length or model.context_length
     num_states = len(boundaries) + parameters.store_final
-    sample = longest * state_bytes(num_states, model.hidden_size)
-    needed = sample * parameters.concurrency * parameters.dp_size
+    per_token = state_bytes(num_states, model.hidden_size)
+    needed = parameters.dp_size * parameters.concurrency * dump_bytes(longest, 1, per_token)
     if min(budget, free) < needed:
         problems.append(
             Problem(

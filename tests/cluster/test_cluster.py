@@ -19,16 +19,16 @@ import psutil
 import pytest
 import ray
 from fakes.bucket import Bucket
+from hslib.cluster.blocks import Block
+from hslib.cluster.driver import Driver
+from hslib.cluster.replicas import Cluster, demand, open_cluster, room
 from job.test_faults import DROP, FakeServer, states_of
 from make.rows import random_sample, write_rows
 
 from hslib import extract
 from hslib.cluster import blocks, driver
 from hslib.cluster import replicas as cluster
-from hslib.cluster.blocks import Block
-from hslib.cluster.driver import Driver
 from hslib.cluster.replica import BlockReport, Problem, Replica, ReplicaFacts
-from hslib.cluster.replicas import Cluster, demand, open_cluster, room
 from hslib.dataset import Sample
 from hslib.errors import DatasetError, JobError, ParameterError, ServerError
 from hslib.files import Lock
@@ -37,7 +37,7 @@ from hslib.job.prepare import Job
 from hslib.job.progress import read_progress
 from hslib.parameters import ExtractionParameters
 from hslib.server.check import ServerCheck
-from hslib.server.dumps import PluginInfo
+from hslib.server.plugin_info import PluginInfo
 from hslib.store import Store, open_storage, read_journal
 
 SAMPLES = [random_sample(i, 10 + i % 40, seed=19) for i in range(120)]

@@ -18,7 +18,9 @@ from hslib.__main__ import main
 from hslib.dataset import Sample
 from hslib.errors import JobError, ParameterError, StoreError
 from hslib.parameters import ExtractionParameters, StoreParameters
-from hslib.server.dumps import Dump, DumpDir, Expected, validate
+from hslib.server.dumps import Dump, DumpDir
+from hslib.server.plugin_info import Expected
+from hslib.server.validate import validate
 from hslib.store import (
     Entry,
     Manifest,

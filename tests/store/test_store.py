@@ -16,7 +16,8 @@ from make.rows import random_sample
 from hslib.dataset import Sample
 from hslib.errors import JobError, StoreError
 from hslib.files import Lock, TensorFileError, header_bytes, open_tensors
-from hslib.server.dumps import DumpDir, validate
+from hslib.server.dumps import DumpDir
+from hslib.server.validate import validate
 from hslib.store import Entry, Manifest, Store, StoreWriter, combine, read_journal
 from hslib.store.journal import Journal, journal_name
 from hslib.store.manifest import differing_fields
