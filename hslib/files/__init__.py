@@ -1,4 +1,4 @@
-"""Durable files: written whole or not at all, locked, memory-mapped; nothing of this field."""
+"""Files on a local or mounted file system: written durably, locked, mapped, explained."""
 
 from hslib.files.explain import explained
 from hslib.files.lock import Lock

@@ -1,4 +1,4 @@
-"""What a model folder says of itself: configuration, layers, weights, norm, identity."""
+"""A model's folder: its config, layer numbers, weights, final norm, and identity."""
 
 from hslib.model.config import read_config
 from hslib.model.folder import ModelInfo, read_model, read_shape

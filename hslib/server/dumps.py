@@ -1,7 +1,7 @@
-"""The dump directory: what the server wrote for a request, and whether it is right.
+"""The dump directory: what the server wrote for a request.
 
-Names are opaque here except in :func:`request_id`; a dump is whatever directory holds a
-``done`` marker. Knows nothing of HTTP or of the store.
+A dump is a directory with a ``done`` marker. Only :func:`request_id` gives names a meaning. Knows
+nothing of HTTP or of the store.
 """
 
 import json
@@ -23,17 +23,17 @@ from hslib.files import TensorFileError, open_tensors
 from hslib.server.plugin_info import PluginInfo
 
 _DUMP_FILES = ("done", "error.json", "meta.json", "hidden_states.safetensors")
-DUMP_SHARE = 0.8  # of what the dump directory has free; the rest is small files and others
+DUMP_SHARE = 0.8  # of the free space that dumps may take; the rest is for small files and others
 DUMP_TOKEN_BYTES, _DUMP_BYTES = 4, 512  # int32 id; header and small files, as the plugin counts
 
 
 def dump_bytes(num_tokens: int, num_rows: int, state_bytes_per_token: int) -> int:
-    """What a request's dumps take in the dump directory."""
+    """What dumps of these rows take in the dump directory; the plugin counts alike."""
     return num_tokens * (state_bytes_per_token + DUMP_TOKEN_BYTES) + num_rows * _DUMP_BYTES
 
 
 class LayerNumbers(pydantic.BaseModel, frozen=True):
-    """What the server measured of one state over a sample."""
+    """What the server measured of one state of a sample."""
 
     finite: bool
     absmax: float | None
@@ -83,8 +83,8 @@ def request_id(sample: Sample, attempt: int) -> str:
     """``hs-{index}-{num_tokens}-{16 hex of the digest}-{attempt}``; the plugin reads it.
 
     Args:
-        attempt: a number that no earlier try at this sample had, in this run or another:
-            SGLang refuses an id that is still in flight, of a killed job for instance.
+        attempt: a number that no earlier try at this sample had, in any run: SGLang refuses an
+            id that is still in flight, such as a killed job's.
     """
     return f"hs-{sample.index}-{sample.num_tokens}-{sample.digest[:16]}-{attempt}"
 
@@ -96,9 +96,9 @@ class DumpDir:
         self.root = Path(root)
 
     def names(self) -> list[str]:
-        """Directories that hold nothing but a dump's files, sorted; hidden ones are the server's.
+        """Directories that hold only a dump's files, sorted; not hidden ones, which are unfinished.
 
-        Whatever else lies in the directory is somebody's, and none of our business.
+        Anything else in the dump directory is not this kit's and is ignored.
         """
         try:
             found = [e.name for e in os.scandir(self.root) if e.is_dir(follow_symlinks=False)]
@@ -117,7 +117,7 @@ class DumpDir:
             self.remove(name)
 
     def remove(self, name: str) -> None:
-        """Remove one dump. The marker goes first: a half-removed dump is never complete."""
+        """Remove one dump, ``done`` first: a half-removed dump is never complete."""
         path = self._inside(name)
         if path.is_symlink() or not path.is_dir():
             return
@@ -155,7 +155,7 @@ class DumpDir:
             pause = min(pause * 1.5, 0.02)
 
     def raise_server_error(self, name: str) -> None:
-        """Raise what the server said in ``error.json``, if it did."""
+        """Raise :class:`DumpError` with the reason in ``error.json``, if there is one."""
         path = self.root / name / "error.json"
         try:
             reason = json.loads(path.read_text())["reason"]
@@ -190,7 +190,7 @@ class DumpDir:
             return None
 
     def plugin_mark(self) -> tuple[int, int]:
-        """Changes when ``plugin.json`` does, which a server writes before it serves; cheap."""
+        """A value that changes with ``plugin.json``, so with every start of a server; cheap."""
         try:
             found = os.stat(self.root / "plugin.json")
         except FileNotFoundError:

@@ -1,8 +1,7 @@
 """Start, watch and stop one SGLang server that captures; its state is ``server.json``.
 
-The server is detached, in a process group of its own, and outlives the notebook that
-started it. Only that group is ever signalled, and only while its leader is the process
-that was started (same start time).
+The server has a process group of its own and outlives the notebook that started it. Only processes
+of that group are signalled, and only if its leader is the one that was started.
 """
 
 import atexit
@@ -29,7 +28,7 @@ from hslib.server.processes import is_alive, members, process_mark, stop_group
 
 
 class ServerState(pydantic.BaseModel):
-    """``server.json``: enough to find, prove and stop the server again. Holds no secret."""
+    """``server.json``: enough to find, check and stop the server. Holds no secret."""
 
     model_config = pydantic.ConfigDict(frozen=True, protected_namespaces=())
 
@@ -65,10 +64,10 @@ def read_state(run_path: Path) -> ServerState | None:
 def start(
     parameters: ServerParameters, on_progress: Callable[[str], None] = lambda _line: None
 ) -> ServerState:
-    """Preflight, launch, wait until ready, prove; on any failure nothing is left behind.
+    """Preflight, launch, wait until ready, check; on any failure the server is stopped again.
 
     Args:
-        on_progress: called with a line whenever there is news.
+        on_progress: called with each new line of progress.
 
     Raises:
         ServerError: what is in the way, or how the server died, with its log's last lines.
@@ -83,7 +82,7 @@ def start(
     on_progress(f"starting SGLang {plan.interpreter.sglang_version} at port {plan.port}")
     state = launch(plan)
     if parameters.for_job:
-        watch_over(state)  # for the ends at which nothing else is called
+        watch_over(state)  # for when this process is killed
         atexit.register(stop_group, state, patience_s=0.0)
     try:
         wait_ready(state, parameters.start_timeout_s, on_progress)
@@ -121,7 +120,7 @@ def launch(plan: LaunchPlan) -> ServerState:
     try:
         write_atomically(state_path(run_path), state.model_dump_json(indent=1).encode())
     except BaseException:
-        stop_group(state, patience_s=0.0)  # nobody would find it again
+        stop_group(state, patience_s=0.0)  # without server.json nothing would find it again
         raise
     return state
 
@@ -146,7 +145,7 @@ def wait_ready(
     """Return when the server answers.
 
     Raises:
-        ServerError: at once when it died (with the log's last lines), or when time is up.
+        ServerError: it died, or time is up; with the log's last lines.
     """
     deadline, last = time.monotonic() + timeout_s, ""
     with client_of(state) as client:
@@ -170,7 +169,7 @@ def wait_ready(
 
 
 def _plugin_complaint(state: ServerState) -> str:
-    """What the plugin wrote about a server that it refused."""
+    """The problems for which the plugin refused a server, from ``plugin.json``."""
     found: dict[str, None] = {}
     for path in sorted(Path(state.dump_dir).glob("plugin*.json")):  # one per replica
         plugin = PluginInfo.model_validate_json(path.read_bytes())
@@ -180,7 +179,7 @@ def _plugin_complaint(state: ServerState) -> str:
 
 
 def check_server(state: ServerState) -> check.ServerCheck:
-    """Prove the run's own server; also that its replicas all capture.
+    """Check the run's own server, and that each of its replicas captures.
 
     Raises:
         ServerError: with the cure.
@@ -204,10 +203,10 @@ def check_server(state: ServerState) -> check.ServerCheck:
 
 
 def check_replicas(state: ServerState, replicas: int) -> None:
-    """Every data-parallel replica must have hooked its own model, and proven its states.
+    """Every data-parallel replica must have hooked its own model and proven its states.
 
     Raises:
-        ServerError: the one that has not, or captures something else.
+        ServerError: a replica has not, or captures other boundaries.
     """
     for rank in range(1, replicas):
         path = Path(state.dump_dir) / f"plugin.dp{rank}.json"
@@ -230,7 +229,7 @@ def client_of(state: ServerState) -> ServerClient:
 
 
 def stop(run_path: Path) -> str:
-    """Stop the run's server and nothing else; says what was done."""
+    """Stop the run's server; returns a sentence on what was done."""
     state = read_state(run_path)
     if state is None:
         return "this run has no server"
@@ -252,7 +251,7 @@ class ActionResult:
 def act(
     parameters: ServerParameters, on_progress: Callable[[str], None] = lambda _line: None
 ) -> ActionResult:
-    """Notebook 02's action: ``start``, ``status``, ``stop``, or ``demo`` = start, prove, stop.
+    """Notebook 02's action: ``start``, ``status``, ``stop``, or ``demo`` = start, check, stop.
 
     Raises:
         ServerError: see :func:`start`.

@@ -12,8 +12,8 @@ TOLERANCE = 0.02  # of a witness in bf16; hs_dump's proof.py says why
 class Expected:
     """What every dump of a job must look like.
 
-    ``tolerances``: the largest witness error of each stored state; None for a state that is
-    accepted without a witness. Empty: :data:`TOLERANCE` for all.
+    ``tolerances``: the largest witness error allowed for each stored state; None for a state that
+    is accepted without a witness. Empty: :data:`TOLERANCE` for all.
     """
 
     boundaries: tuple[int, ...]
@@ -31,19 +31,19 @@ class Expected:
 
 
 class StateCapture(pydantic.BaseModel, frozen=True):
-    """How one state is taken, and how that was proven at start."""
+    """How one state is captured, and how the first pass proved it."""
 
     state: str  # "boundary 31" or "final"
-    seam: str  # which of the plugin's ways to take it; "" when none was proven
-    witness: str  # what is recomputed, and against whose reading; "" without a witness
-    error: float | None = None  # the largest over the canary's tokens
+    seam: str  # which of the plugin's ways is used; "" when none was proven
+    witness: str  # what is recomputed and compared with which reading; "" without a witness
+    error: float | None = None  # relative; the largest over the canary's tokens
     tolerance: float = 0.0
-    errors: dict[str, float] = {}  # of every way that was there
+    errors: dict[str, float] = {}  # by seam
     reason: str = ""  # why it has no witness
 
 
 class PluginInfo(pydantic.BaseModel, frozen=True):
-    """``plugin.json``: the process that really hooks the model, in its own words."""
+    """``plugin.json``, written by the process that hooks the model."""
 
     pid: int
     plugin_version: str
@@ -58,7 +58,7 @@ class PluginInfo(pydantic.BaseModel, frozen=True):
     dtype: str = ""
     boundaries: tuple[int, ...] = ()
     stores_final: bool = True
-    proven: bool = False  # whether a pass has been judged; the canary is the first
+    proven: bool = False  # whether the first pass, the canary's, has been judged
     capture: tuple[StateCapture, ...] = ()
     unwitnessed: dict[str, str] = {}  # state -> reason
     dump_all: bool = False
@@ -66,8 +66,8 @@ class PluginInfo(pydantic.BaseModel, frozen=True):
     replicas: int = 1
     checked_with_this_sglang: bool = True
     weights: dict[str, str] = {}  # digests of the weights' files; empty = not recorded
-    weights_folder: str = ""  # that the loader read
-    weights_checked: bool = False  # that the checkpoint lacks no tensor
+    weights_folder: str = ""  # the folder that the loader read
+    weights_checked: bool = False  # whether the checkpoint was checked for missing tensors
     accepted_missing: tuple[str, ...] = ()
 
     @property
@@ -79,13 +79,13 @@ class PluginInfo(pydantic.BaseModel, frozen=True):
         return Expected(self.boundaries, self.hidden_size, self.stores_final, tolerances)
 
     def witness_sentence(self) -> str:
-        """How the canary's states were proven, in words, with figures that differ by no host."""
+        """How the canary's states were proven, in words that are the same on every host."""
         if self.unwitnessed:
             return "NOT WITNESSED: " + "; ".join(f"{s}: {r}" for s, r in self.unwitnessed.items())
         return "each is what its layer read, of every token of the canary request"
 
     def identity(self) -> dict[str, Any]:
-        """What must not change while a job runs, besides the model's weights and states."""
+        """Fields that must not change while a job runs, besides the weights' digests."""
         names = (
             *("model_class", "num_layers", "hidden_size", "vocab_size"),
             *("dtype", "boundaries", "stores_final", "unwitnessed", "dump_all"),

@@ -63,7 +63,7 @@ _RANKS = {  # flags with a parameter of their own, from which cores and memory a
 
 @dataclass(frozen=True)
 class Problem:
-    """One obstacle and what to do about it."""
+    """Something that keeps the server from starting, and its cure."""
 
     what: str
     cure: str
@@ -74,7 +74,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The Python that will run the server."""
+    """The Python that will run the server, and what is installed there."""
 
     path: str
     sglang_version: str
@@ -123,7 +123,7 @@ def preflight(parameters: ServerParameters) -> tuple[LaunchPlan | None, list[Pro
 
 
 def facts(plan: LaunchPlan | None, problems: list[Problem]) -> dict[str, str]:
-    """The plan, or the problems, for a table."""
+    """The plan, or else the problems, for a table."""
     if plan is None:
         return {f"problem {n}": str(problem) for n, problem in enumerate(problems, start=1)}
     parameters, model = plan.parameters, plan.model

@@ -18,7 +18,7 @@ _STOP_TIMEOUT_S = 5.0  # a server that only prefills has nothing to save
 
 
 class Group(Protocol):
-    """A leader's process id, which is the group's too, and its :func:`process_mark`."""
+    """A process group, by its leader's id (the group's id too) and :func:`process_mark`."""
 
     @property
     def pid(self) -> int: ...

@@ -15,13 +15,13 @@ _EXPONENT = 0x7F80  # a bf16 whose exponent bits are all set is inf or nan
 
 
 def validate(dump: Dump, sample: Sample, expected: Expected) -> "xxhash.xxh3_64":
-    """Prove that a dump is this sample's states; the one gate before anything is stored.
+    """Raise unless a dump is this sample's states; nothing is stored without this check.
 
     Returns:
-        The running xxh3-64 over the states' bytes, so that the store need not read them again.
+        The running xxh3-64 of the states' bytes, so that the store need not hash them again.
 
     Raises:
-        DumpError: with the check's name, what was expected and what came.
+        DumpError: with the check's name, what was expected, and what came.
     """
     _check_tokens(dump, sample)
     shape = (sample.num_tokens, expected.num_states, expected.hidden_size)
@@ -55,7 +55,7 @@ def _check_tokens(dump: Dump, sample: Sample) -> None:
 
 
 def _check_values(dump: Dump, sample: Sample, expected: Expected) -> None:
-    """Finite, and no state all zero or constant: by the server's numbers on these very bytes."""
+    """Finite, and no state all zero or constant; by the server's numbers of the hashed bytes."""
     for number, layer in enumerate(dump.meta.layers):
         label = state_label(number, expected.boundaries)
         if not layer.finite:
@@ -69,7 +69,7 @@ def _check_values(dump: Dump, sample: Sample, expected: Expected) -> None:
 
 
 def _check_witness(dump: Dump, sample: Sample, expected: Expected) -> None:
-    """Each state is what its layer read: by the server's recomputation of a few of its tokens."""
+    """Each state is what its layer read, by the witness errors that the server measured."""
     limits = zip(dump.meta.layers, expected.limits, strict=True)
     for number, (layer, limit) in enumerate(limits):
         if limit is None:

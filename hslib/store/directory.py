@@ -1,4 +1,4 @@
-"""The store's place that is a directory on a file system, local or mounted."""
+"""A store's storage in a directory, on a local or mounted file system."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +18,7 @@ from hslib.store.journal import Entry, Journal, read_journal
 
 
 class Directory:
-    """A store on a file system, local or mounted."""
+    """Storage in a directory (:class:`hslib.store.contract.Storage`)."""
 
     def __init__(self, path: Path) -> None:
         self.place = path
@@ -58,7 +58,7 @@ class Directory:
         try:
             fd = os.open(self.place / file, os.O_RDONLY)
         except OSError:
-            return  # opening it will tell
+            return  # opening it will raise
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
         os.close(fd)
 

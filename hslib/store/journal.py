@@ -1,8 +1,8 @@
 """The record of what happened to each sample; a line in it is the commit.
 
-One file per shard, JSON lines, only ever appended. Lines of several files have no common
-order, so none is needed: an ``ok`` line holds until a ``revoked`` line names its ``entry``.
-Objects can't be appended to: see :mod:`hslib.store.bucket.journal`.
+JSON lines, appended to one file per shard. Lines of several files have no common order and need
+none: an ``ok`` line is live until a ``revoked`` line names its ``entry``. Objects can't be appended
+to: see :mod:`hslib.store.bucket.journal`.
 """
 
 import abc
@@ -30,9 +30,9 @@ def _entry_id() -> str:
 class Entry:
     """One journal line.
 
-    ``file`` is relative to the store; ``checksum`` covers the file's tensors; ``etag`` is what an
-    object store called the file's content, else empty; ``layers`` holds per state
-    ``finite, absmax, mean_l2, zero_share``; ``finished_at`` is unix seconds.
+    ``file`` is relative to the store. ``checksum``: xxh3-64 of the file's tensors. ``etag``: the
+    object's ETag, empty in a directory. ``layers``: per state ``finite, absmax, mean_l2,
+    zero_share, witness``. ``finished_at``: unix seconds.
     """
 
     index: int
@@ -81,7 +81,7 @@ def encode_line(entry: Entry) -> bytes:
 
 
 def decode_lines(lines: Iterable[bytes], path: str) -> Iterator[Entry]:
-    """What :func:`read_journal` does, of lines from anywhere."""
+    """Entries of journal lines, as :func:`read_journal` reads them."""
     for number, line in enumerate(lines, start=1):
         if not line.endswith(b"\n"):
             return
@@ -98,7 +98,7 @@ def decode_lines(lines: Iterable[bytes], path: str) -> Iterator[Entry]:
 
 @dataclass(frozen=True)
 class JournalState:
-    """What the journals together say: at most one live entry an index."""
+    """What all journals together say: at most one live entry per index."""
 
     stored: dict[int, Entry] = field(default_factory=dict)
     failed: dict[int, Entry] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class JournalState:
 
 
 def combine(entries: Iterable[Entry]) -> JournalState:
-    """Reduce journal lines of any number of shards, in any order, to their meaning. Pure.
+    """Reduce the lines of any number of journals, in any order, to their state. Pure.
 
     A live ``ok`` beats a failure; of several live ones the latest counts.
     """
@@ -135,7 +135,7 @@ class GroupCommit(abc.ABC):
         self._lock, self._flushing = threading.Lock(), threading.Lock()
 
     def append(self, entry: Entry) -> None:
-        """Return when the entry, and its file before it, are durable.
+        """Return when the entry and its file are durable, the file first.
 
         Raises:
             StoreError, JobError: they may not be durable. Nothing more is written through this
@@ -167,16 +167,16 @@ class GroupCommit(abc.ABC):
 
     @abc.abstractmethod
     def _commit(self, lines: list[bytes], files: set[str]) -> None:
-        """Make lines durable, and before them the names of the files."""
+        """Make the files' names durable, then the lines."""
 
     def close(self) -> None:
-        """Nothing is written any more."""
+        """Refuse all later calls of :meth:`append`."""
         with self._flushing:
             self._broken = self._broken or StoreError("its writer has closed it")
 
 
 class Journal(GroupCommit):
-    """The journal in a file: an fsync a commit, and one for each folder with new names."""
+    """A journal in a file: one fsync per commit, and one per folder with new files."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -206,7 +206,7 @@ class Journal(GroupCommit):
             raise
 
     def close(self) -> None:
-        """The descriptor's number may soon be another file's."""
+        """Also forgets the descriptor, whose number may soon be another file's."""
         super().close()
         with self._flushing:
             if self._fd >= 0:
@@ -221,7 +221,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def _cut_torn_line(fd: int) -> None:
-    """Drop what a killed writer left behind the last line's end."""
+    """Cut off an unfinished last line, which a killed writer left."""
     size = os.lseek(fd, 0, os.SEEK_END)
     end = size
     while end:

@@ -1,4 +1,4 @@
-"""Opens the place of a store by its URL: a directory, or a prefix in a bucket."""
+"""Opens a store's storage by its URL: a directory, or a prefix in a bucket."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from hslib.store.url import StoreUrl, read_store_url
 
 
 def open_storage(place: str | Path) -> Storage:
-    """Raises :class:`ParameterError` for a URL that is none of a store."""
+    """The storage at a URL; raises :class:`ParameterError` for one that can't be a store's."""
     place = read_store_url(place)
     if isinstance(place, Path):
         return Directory(place)
@@ -18,7 +18,7 @@ def open_storage(place: str | Path) -> Storage:
 
 
 def probe_write(place: StoreUrl) -> None:
-    """Write, read and delete a small object; a directory shows soon enough what it lacks.
+    """Write, read and delete a small object in a bucket; does nothing for a directory.
 
     Raises:
         StoreError: the object store refuses, or can't be reached.

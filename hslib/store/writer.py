@@ -1,4 +1,4 @@
-"""The one way to write to a store: the file, whole and confirmed, then the journal line."""
+"""Writing to a store: a sample's file first, then its line in the journal."""
 
 import dataclasses
 import time
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Captured(Protocol):
-    """The validated states of one sample, and what was measured of each."""
+    """The validated states of a sample, and their measured numbers."""
 
     @property
     def hidden_states(self) -> np.ndarray:
@@ -32,7 +32,7 @@ class Captured(Protocol):
 
 
 class StoreWriter:
-    """The one way to write: a sample's file, whole and confirmed, then the journal line.
+    """The only way to write to a store. A sample's file is whole before its journal line.
 
     Any number of threads may call :meth:`put`. One process per shard, and one per part of it.
 
@@ -134,11 +134,11 @@ class StoreWriter:
         return entry
 
     def record(self, entry: Entry) -> None:
-        """Commit a line that has no file: a failed or rejected row."""
+        """Commit a line without a file: a failed or rejected row."""
         self._journal.append(entry)
 
     def revoke(self, entry: Entry, reason: str) -> None:
-        """Take back an ``ok`` line and move its file, if any, into ``quarantine/``."""
+        """Revoke an ``ok`` line, then move its file into ``quarantine/``."""
         self._journal.append(
             Entry(
                 index=entry.index,

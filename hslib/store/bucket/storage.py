@@ -1,7 +1,7 @@
-"""A store in a bucket: the place of :mod:`hslib.store.contract` that is no directory.
+"""A store's storage in a bucket.
 
-Samples have names that are never used again, so no writer can overwrite what another one wrote:
-the journal alone says which object is the sample.
+Each sample's object has a name of its own that is never used again, so no writer can overwrite
+another's. Only the journal says which object is the sample.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +18,7 @@ _READERS = 8
 
 
 class ObjectStore:
-    """A store below a prefix of a bucket."""
+    """Storage below a prefix of a bucket (:class:`hslib.store.contract.Storage`)."""
 
     def __init__(self, url: str) -> None:
         self.place = url
@@ -46,7 +46,7 @@ class ObjectStore:
         return self.objects.put_parts(file, parts)
 
     def sweep(self, _tag: str) -> None:
-        """Uploads that were not finished never became objects."""
+        """Nothing to do: an unfinished upload is not an object."""
 
     def open(self, file: str) -> TensorFile:
         return parse_tensors(f"{self.place}/{file}", self.objects.get(file))
@@ -55,14 +55,14 @@ class ObjectStore:
         return self.objects.get(file, start, end)
 
     def read_ahead(self, _file: str) -> None:
-        """Several are downloaded at once anyway."""
+        """Nothing to do: readers download several objects at once."""
 
     def stat(self, file: str) -> Stat:
         found = self.objects.head(file)
         return Stat(found.size_bytes, found.etag)
 
     def survey(self) -> Callable[[str], Stat]:
-        """From a listing, a thousand objects a request."""
+        """From a listing: a thousand objects per request."""
         found = {o.name: Stat(o.size_bytes, o.etag) for o in self.objects.list("samples/")}
 
         def stat(file: str) -> Stat:
