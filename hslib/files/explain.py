@@ -60,6 +60,6 @@ def file_system_of(path: Path) -> str:
         mounts = []
     if not mounts:
         return "unknown"
-    # of two at one place the later one hides the earlier
+    # of two mounts at one path the later one hides the earlier
     last = max(reversed(mounts), key=lambda part: len(part.mountpoint))
     return f"{last.fstype}, mounted at {last.mountpoint}"

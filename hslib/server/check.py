@@ -172,11 +172,12 @@ def differences(one: ServerCheck, other: ServerCheck) -> dict[str, tuple[Any, An
     first, second = one.plugin.identity(), other.plugin.identity()
     found = {name: (first[name], second[name]) for name in first if first[name] != second[name]}
     weights = (one.plugin.weights, other.plugin.weights)
-    place = (one.plugin.boundaries, one.plugin.num_layers)
     # states of other layers say nothing of the model
     same_states = not {"boundaries", "stores_final"} & found.keys()
     canaries = (one.canary, other.canary) if same_states else (None, None)
-    return found | model_differences(weights, canaries, *place)
+    return found | model_differences(
+        weights, canaries, one.plugin.boundaries, one.plugin.num_layers
+    )
 
 
 def require_same(name: str, check: ServerCheck, other_name: str, other: ServerCheck) -> None:

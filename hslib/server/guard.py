@@ -27,7 +27,7 @@ def watch_over(group: Group) -> None:
     guard = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
     )
-    guard.wait()  # it has forked: the guard is its child, and nobody's when it has exited
+    guard.wait()  # it forks and exits; the guard is its child, and not this process's
     _pipes.append(guard.stdin)
 
 

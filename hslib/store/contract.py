@@ -43,7 +43,7 @@ class Storage(Protocol):
     """Where a store is kept. A file that does not exist is a ``FileNotFoundError`` throughout."""
 
     @property
-    def place(self) -> StoreUrl: ...
+    def url(self) -> StoreUrl: ...
 
     def read(self, name: str) -> bytes:
         """A small file."""

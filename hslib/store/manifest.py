@@ -107,7 +107,7 @@ def read_manifest(storage: "Storage") -> Manifest:
     except FileNotFoundError:
         raise StoreError(
             "this is not a store: it has no manifest.json",
-            path=str(storage.place),
+            path=str(storage.url),
             fix="check store_dir",
         ) from None
     except pydantic.ValidationError as error:
@@ -146,4 +146,4 @@ def require_same_kind(stored: Manifest, wanted: Manifest, where: str) -> None:
 
 
 def _where(storage: "Storage") -> str:
-    return f"{storage.place}/manifest.json"
+    return f"{storage.url}/manifest.json"

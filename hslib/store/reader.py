@@ -130,7 +130,7 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.storage = open_storage(path)
-        self.path = self.storage.place
+        self.path = self.storage.url
         self.manifest = read_manifest(self.storage)
         self.journal_state = self._read_journals()
 

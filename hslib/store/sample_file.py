@@ -101,4 +101,4 @@ def check_content(
 
 
 def make_fault(storage: Storage, entry: Entry, check: str, detail: str) -> Fault:
-    return Fault(entry.index, f"{storage.place}/{entry.file}", check, detail)
+    return Fault(entry.index, f"{storage.url}/{entry.file}", check, detail)

@@ -1,4 +1,4 @@
-"""How many bytes states and samples take: the kit's one place for this. 1 GB is 1e9 bytes."""
+"""How many bytes states and samples take: the only module that computes it. 1 GB is 1e9 bytes."""
 
 from hslib.files import LARGE, PAGE
 

@@ -164,7 +164,7 @@ def _refuse_other_splits(storage: Storage, num_shards: int) -> None:
         split = int(name.split("-of-")[1][:5]) if "-of-" in name else 1
         if split == num_shards:
             continue
-        lock = storage.lock(name, f"the store {storage.place}")
+        lock = storage.lock(name, f"the store {storage.url}")
         try:
             lock.acquire()
         except JobError as error:
@@ -187,6 +187,6 @@ def _refuse_parts(storage: Storage, journal: str) -> None:
     """
     for name in storage.locked():
         if name.startswith(f"{journal.removesuffix('.jsonl')}-part-"):
-            lock = storage.lock(name, f"{name} of {storage.place}")
+            lock = storage.lock(name, f"{name} of {storage.url}")
             lock.acquire()
             lock.release()

@@ -21,7 +21,7 @@ class ObjectStore:
     """Storage below a prefix of a bucket (:class:`hslib.store.contract.Storage`)."""
 
     def __init__(self, url: str) -> None:
-        self.place = url
+        self.url = url
         self.objects = Objects(url)
 
     def read(self, name: str) -> bytes:
@@ -37,7 +37,7 @@ class ObjectStore:
         with ThreadPoolExecutor(_READERS) as pool:
             for name, content in zip(segments, pool.map(self.objects.get, segments), strict=True):
                 lines = content.splitlines(keepends=True)
-                yield from decode_lines(lines, f"{self.place}/{name}")
+                yield from decode_lines(lines, f"{self.url}/{name}")
 
     def sample_file(self, index: int, entry_id: str) -> str:
         return f"samples/{index // 1000:05d}/{index:08d}-{entry_id}.safetensors"
@@ -49,7 +49,7 @@ class ObjectStore:
         """Nothing to do: an unfinished upload is not an object."""
 
     def open(self, file: str) -> TensorFile:
-        return parse_tensors(f"{self.place}/{file}", self.objects.get(file))
+        return parse_tensors(f"{self.url}/{file}", self.objects.get(file))
 
     def read_range(self, file: str, start: int, end: int) -> bytes:
         return self.objects.get(file, start, end)
