@@ -49,10 +49,6 @@ def state_path(run_path: Path) -> Path:
     return run_path / "server.json"
 
 
-def state_path_of(state: ServerState) -> Path:
-    return Path(state.log).with_name("server.json")
-
-
 def read_state(run_path: Path) -> ServerState | None:
     """The run's server as recorded, whether or not it still lives."""
     try:
