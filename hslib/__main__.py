@@ -166,7 +166,7 @@ def layers(
     ids: Annotated[
         str, typer.Option(help='instead of boundaries: layer ids of another tool, "2,30,58"')
     ] = "",
-    tool: Annotated[Dialect, typer.Option(help="whose --ids they are")] = "boundary",
+    tool: Annotated[Dialect | None, typer.Option(help="whose --ids they are")] = None,
 ) -> int:
     """A model's layer numbers as each tool counts them.
 
@@ -175,8 +175,10 @@ def layers(
     """
     from hslib.model import dialect_table, parse_layers, read_shape, to_boundaries
 
+    if (tool is None) != (not ids):
+        raise typer.BadParameter("--ids and --tool belong together")
     shape = read_shape(model)
-    if ids:
+    if tool is not None:
         chosen = to_boundaries(_numbers(ids), tool, shape.num_layers, shape.architecture)
     else:
         chosen = parse_layers(boundaries, shape.num_layers)

@@ -44,7 +44,9 @@ def test_help_loads_nothing_heavy() -> None:
         (["export", "a", "b", "--to", "nothing"], "--to"),
         (["export", "a", "b"], "--to"),
         (["verify"], "STORE"),
-        (["layers", str(demo.model_path()), "--ids", "a,b"], "not a list of numbers"),
+        (["layers", "m", "--ids", "1,2"], "belong together"),
+        (["layers", "m", "--tool", "vllm"], "belong together"),
+        (["layers", str(demo.model_path()), "--ids", "a,b", "--tool", "vllm"], "not a list"),
     ],
 )
 def test_a_command_line_that_can_not_be_read_exits_with_2(
