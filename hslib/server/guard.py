@@ -10,15 +10,16 @@ import os
 import select
 import subprocess
 import sys
+from typing import NamedTuple
 
 from hslib.server.processes import Group, is_alive, stop_group
 
 _LOOK_EVERY_S = 2.0
 
 
-class _Server:
-    def __init__(self, pid: str, process_mark: str) -> None:
-        self.pid, self.process_mark = int(pid), process_mark
+class _Server(NamedTuple):
+    pid: int
+    process_mark: str
 
 
 def watch_over(group: Group) -> None:
@@ -35,7 +36,8 @@ _pipes: list[object] = []  # open as long as this process lives
 
 
 def main() -> None:
-    server = _Server(*sys.argv[1:])
+    pid, process_mark = sys.argv[1:]
+    server = _Server(int(pid), process_mark)
     if os.fork():
         os._exit(0)
     while not select.select([sys.stdin], [], [], _LOOK_EVERY_S)[0]:

@@ -184,9 +184,13 @@ class Journal(GroupCommit):
         with explained(StoreError, "the journal can't be opened", path):
             is_new = not path.exists()
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-            _cut_torn_line(self._fd)
-            if is_new:
-                sync_directory(path.parent)
+            try:
+                _cut_torn_line(self._fd)
+                if is_new:
+                    sync_directory(path.parent)
+            except OSError:
+                os.close(self._fd)
+                raise
 
     def _commit(self, lines: list[bytes], files: set[str]) -> None:
         for directory in {file.rpartition("/")[0] for file in files}:

@@ -126,16 +126,11 @@ class Objects:
         if size <= PART_BYTES:
             return self.put(name, b"".join(parts))
         upload = {"UploadId": self._call("create_multipart_upload", name)["UploadId"]}
+        done = []
         try:
-            done = [
-                {
-                    "PartNumber": number,
-                    "ETag": self._call("upload_part", name, Body=data, PartNumber=number, **upload)[
-                        "ETag"
-                    ],
-                }
-                for number, data in enumerate(blocks(parts, PART_BYTES), start=1)
-            ]
+            for number, data in enumerate(blocks(parts, PART_BYTES), start=1):
+                part = self._call("upload_part", name, Body=data, PartNumber=number, **upload)
+                done.append({"PartNumber": number, "ETag": part["ETag"]})
             whole = self._call(
                 "complete_multipart_upload", name, MultipartUpload={"Parts": done}, **upload
             )
