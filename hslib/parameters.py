@@ -76,11 +76,22 @@ class KeyParameters(Parameters):
         return read_api_key(self.api_key_env)
 
 
-class ModelParameters(Parameters):
-    """``model_path``: a folder or an id of the hub, empty = the demo's model."""
+class CaptureParameters(Parameters):
+    """What is captured of which model, and how a server for that is started.
+
+    ``model_path``: a folder or an id of the hub, empty = the demo's model. ``store_final``: the
+    final state is stored beside the ``layers``. ``accept_unwitnessed``: go on where no layer's
+    reading confirms a state; the store then says so. ``context_length``: tokens, 0 = the model's
+    own. ``extra_args``: further flags of SGLang's.
+    """
 
     model_path: str = ""
     layers: Layers = "auto"
+    store_final: bool = True
+    accept_unwitnessed: bool = False
+    tp_size: int = Field(1, ge=1)
+    context_length: int = Field(0, ge=0)
+    extra_args: list[str] = Field(default_factory=list)
 
     @property
     def model_folder(self) -> Path:
@@ -125,33 +136,26 @@ class StoreParameters(Parameters):
         return not self.store_dir and self.run_dir == Parameters().run_dir
 
 
-class ServerParameters(ModelParameters, KeyParameters):
+class ServerParameters(CaptureParameters, KeyParameters):
     """Notebook 02, and the server that notebook 03 starts for itself.
 
-    ``chunked_prefill_size``: tokens, -1 = off. ``port`` 0 = a free one. ``context_length``:
-    tokens, 0 = the model's own. ``dump_budget_gb`` 0 = 80 % of what the dump directory's file
-    system has free; ``concurrency`` rows of the longest kind (``longest_sample`` tokens, 0 = the
-    context length) must fit into it. ``python``: the interpreter that runs the server, empty =
-    this one. ``for_job``: the next job that ends stops the server. ``store_final``: the final state
-    is stored beside the ``layers``. ``accept_unwitnessed``: go on where no layer's reading confirms
-    a state; the store then says so.
+    ``chunked_prefill_size``: tokens, -1 = off. ``port`` 0 = a free one. ``dump_budget_gb`` 0 = 80 %
+    of what the dump directory's file system has free; ``concurrency`` rows of the longest kind
+    (``longest_sample`` tokens, 0 = the context length) must fit into it. ``python``: the
+    interpreter that runs the server, empty = this one. ``for_job``: the next job that ends stops
+    the server.
     """
 
     action: Literal["demo", "start", "status", "stop"] = "demo"
     host: str = "127.0.0.1"
     port: Port = 0
-    tp_size: int = Field(1, ge=1)
     dp_size: int = Field(1, ge=1)
-    context_length: int = Field(0, ge=0)
     chunked_prefill_size: int = Field(-1, ge=-1)
     dump_dir: str = ""
     dump_budget_gb: float = Field(0.0, ge=0)
     concurrency: int = Field(4, ge=1)
     longest_sample: int = Field(0, ge=0)
     dump_all: bool = False
-    store_final: bool = True
-    accept_unwitnessed: bool = False
-    extra_args: list[str] = Field(default_factory=list)
     python: str = ""
     start_timeout_s: float = Field(1800.0, gt=0)
     for_job: bool = False
@@ -162,7 +166,7 @@ class ServerParameters(ModelParameters, KeyParameters):
         return dump_path(self.dump_dir, self.run_path)
 
 
-class ExtractionParameters(ModelParameters, DatasetParameters, StoreParameters, KeyParameters):
+class ExtractionParameters(CaptureParameters, DatasetParameters, StoreParameters, KeyParameters):
     """Notebook 03. ``server_url`` empty = the run's server, else one started for the job; a list
     names several, with one ``dump_dir`` for each or for all.
 
@@ -176,20 +180,13 @@ class ExtractionParameters(ModelParameters, DatasetParameters, StoreParameters, 
 
     ``ray_address``: empty = the job runs in this process; ``local`` = on a Ray started here, else
     on the cluster at that address, with ``num_replicas`` servers, each started where its GPUs
-    are. ``tp_size``, ``context_length`` (tokens, 0 = the model's own) and ``extra_args`` are for
-    servers that the job starts; ``store_final`` and ``accept_unwitnessed`` as in
-    :class:`ServerParameters`.
+    are. ``tp_size``, ``context_length`` and ``extra_args`` are for servers that the job starts.
     """
 
     server_url: str | list[str] = ""
     dump_dir: str | list[str] = ""
     ray_address: str = ""
     num_replicas: int = Field(1, ge=1)
-    tp_size: int = Field(1, ge=1)
-    context_length: int = Field(0, ge=0)
-    extra_args: list[str] = Field(default_factory=list)
-    store_final: bool = True
-    accept_unwitnessed: bool = False
     scan_scope: Literal["request", "directory"] = "request"
     concurrency: int = Field(16, ge=1, le=1024)
     max_tokens: int = Field(0, ge=0)
@@ -217,8 +214,8 @@ class ExtractionParameters(ModelParameters, DatasetParameters, StoreParameters, 
 
     @pydantic.model_validator(mode="after")
     def _fit_together(self) -> Self:
-        for problem in self._contradictions():
-            raise ValueError(problem)
+        if problems := list(self._contradictions()):
+            raise ValueError("; ".join(problems))
         return self
 
     def _contradictions(self) -> Iterator[str]:
