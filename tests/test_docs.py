@@ -186,9 +186,7 @@ def test_each_command_of_the_kit_takes_the_options_that_a_document_gives_it(
     for words in _commands(doc):
         if words[:3] != ["python", "-m", "hslib"] or len(words) < 4:
             continue
-        with pytest.raises(SystemExit) as ended:
-            main([words[3], "--help"])
-        assert not ended.value.code, words
+        assert main([words[3], "--help"]) == 0, words
         said = capsys.readouterr().out
         for option in (word for word in words[4:] if word.startswith("--")):
             assert re.search(rf"{option}\b", said), words

@@ -19,7 +19,9 @@ from hslib import demo
 from hslib.dataset import Sample
 from hslib.export.export import export_store, read_rows
 from hslib.export.trainers import NAMES
-from hslib.server.dumps import DumpDir, Expected, validate
+from hslib.server.dumps import DumpDir
+from hslib.server.plugin_info import Expected
+from hslib.server.validate import validate
 from hslib.store import Entry, Store, StoreWriter
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -21,10 +21,10 @@ import numpy as np
 import psutil
 import ray
 from common import arguments, report, tiny_models
-
 from hslib.cluster.driver import Driver
-from hslib.cluster.replica import BlockReport, ReplicaFacts
 from hslib.cluster.replicas import Cluster, open_cluster
+
+from hslib.cluster.replica import BlockReport, ReplicaFacts
 from hslib.dataset import Dataset, Limits
 from hslib.errors import JobError
 from hslib.job.plan import plan_job
@@ -34,7 +34,7 @@ from hslib.model import read_model
 from hslib.parameters import ExtractionParameters
 from hslib.server.check import ServerCheck
 from hslib.server.client import ServerSettings
-from hslib.server.dumps import PluginInfo
+from hslib.server.plugin_info import PluginInfo
 from hslib.store import JournalMark, JournalState, StoreWriter
 
 SHORTER = 32

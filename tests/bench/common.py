@@ -29,7 +29,7 @@ from make import models as tiny_models
 
 from hslib import demo, extract
 from hslib.dataset import Sample
-from hslib.job.plan import pack
+from hslib.job.scheduler import pack
 from hslib.parameters import ExtractionParameters, ServerParameters
 from hslib.server import launch as server
 from hslib.server import processes

@@ -17,7 +17,9 @@ from make.dumps import write_dump
 from make.rows import random_sample
 
 from hslib.dataset import Sample
-from hslib.server.dumps import DumpDir, Expected, validate
+from hslib.server.dumps import DumpDir
+from hslib.server.plugin_info import Expected
+from hslib.server.validate import validate
 from hslib.store import Manifest, StoreWriter
 
 HIDDEN, BOUNDARIES = 7168, (3, 31, 59)

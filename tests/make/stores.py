@@ -15,7 +15,9 @@ from make.reference import reference_states
 from hslib import demo
 from hslib.dataset import Dataset, Limits, Sample
 from hslib.model import read_model
-from hslib.server.dumps import Dump, DumpDir, Expected, validate
+from hslib.server.dumps import Dump, DumpDir
+from hslib.server.plugin_info import Expected
+from hslib.server.validate import validate
 from hslib.store import Entry, Manifest, Store, StoreWriter
 
 Row = tuple[Sample, torch.Tensor]  # states bf16 [T, L, H]
@@ -95,6 +97,16 @@ def model_store(
             dump = dumps.load("d")
             writer.put(sample, dump, validate(dump, sample, expected), 1, 0.01)
     return Store(path)
+
+
+def one_dump(dumps: Path, sample: Sample) -> Dump:
+    """A dump that lies there under a name of its own."""
+    write_dump(dumps, f"d{sample.index}", sample)
+    return DumpDir(dumps).load(f"d{sample.index}")
+
+
+def failure(index: int) -> Entry:
+    return Entry(index=index, id=f"row-{index}", status="failed", reason="made by the test")
 
 
 # --- past the gate: any states under any ids ----------------------------------------------

@@ -14,7 +14,7 @@ from hslib.errors import ServerError
 from hslib.model import Canary, canary_ids, model_differences, take_canary
 from hslib.model.identity import distances, tolerance
 from hslib.server.check import ServerCheck, differences, require_same
-from hslib.server.dumps import PluginInfo
+from hslib.server.plugin_info import PluginInfo
 from hslib.store import Manifest
 from hslib.store.manifest import differing_fields
 

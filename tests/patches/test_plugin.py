@@ -22,7 +22,8 @@ from make.passes import EXPECTED, HIDDEN, META, forward, make_capture, received,
 from make.rows import random_sample
 
 from hslib.errors import DumpError
-from hslib.server.dumps import DumpDir, request_id, validate
+from hslib.server.dumps import DumpDir, request_id
+from hslib.server.validate import validate
 
 WHOLE = {field: harmless for field, (harmless, _) in hooks._SPLITS.items()}
 

@@ -12,7 +12,9 @@ from hslib import demo
 from hslib.dataset import Sample
 from hslib.parameters import ExtractionParameters
 from hslib.server.client import ServerClient
-from hslib.server.dumps import Dump, DumpDir, Expected, request_id, validate
+from hslib.server.dumps import Dump, DumpDir, request_id
+from hslib.server.plugin_info import Expected
+from hslib.server.validate import validate
 from hslib.store import Store
 
 EXPECTED = Expected(BOUNDARIES, hidden_size=64)

@@ -16,7 +16,8 @@ from real.servers import end_server
 from hslib.dataset import Sample
 from hslib.errors import DumpError
 from hslib.server import launch as server
-from hslib.server.dumps import DumpDir, request_id, validate
+from hslib.server.dumps import DumpDir, request_id
+from hslib.server.validate import validate
 
 _QUICK = ("llama", "deepseek_v3")  # the plainest, and the architecture of the demo
 

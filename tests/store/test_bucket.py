@@ -7,11 +7,12 @@ import torch
 from fakes.bucket import Bucket, Fate, Meddler
 from make.dumps import write_dump
 from make.rows import random_sample
-from make.stores import manifest, put, store_samples
+from make.stores import manifest, one_dump, put, store_samples
 
 from hslib.dataset import Sample
 from hslib.errors import StoreError
-from hslib.server.dumps import Dump, DumpDir, Expected
+from hslib.server.dumps import Dump, DumpDir
+from hslib.server.plugin_info import Expected
 from hslib.store import (
     Store,
     StoreWriter,
@@ -202,10 +203,49 @@ def test_an_upload_in_parts_that_fails_leaves_nothing_behind(
     assert len(Store(bucket.url)) == 0
 
 
+def test_a_sample_takes_two_requests_and_its_line_names_the_objects_etag(
+    bucket: Bucket, meddler: Meddler, tmp_path: Path
+) -> None:
+    dumps = [one_dump(tmp_path / "dumps", sample) for sample in SAMPLES]
+    with StoreWriter(bucket.url, manifest()) as writer:
+        for sample, dump in zip(SAMPLES, dumps, strict=True):
+            meddler.seen.clear()
+            entry = put(writer, sample, dump)
+            kinds = [(method, "/samples/" in path) for method, path, _ in meddler.seen]
+            assert kinds == [("PUT", True), ("PUT", False)], "the sample, then the journal"
+            assert entry.etag == bucket.objects.head(entry.file).etag
+
+
+def test_an_object_that_somebody_wrote_over_is_found_without_reading_the_others(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    store_samples(bucket.url, tmp_path / "dumps", SAMPLES)
+    name = bucket.samples()[0]
+    content = bucket.objects.get(name)
+    bucket.objects.put(name, content[:-1] + bytes([content[-1] ^ 1]))
+    (fault,) = Store(bucket.url).verify(deep=False).faults
+    assert fault.index == 0 and "somebody wrote another object there" in fault.detail
+
+
+def test_an_upload_that_is_answered_without_an_etag_is_asked_for(
+    bucket: Bucket, meddler: Meddler, tmp_path: Path
+) -> None:
+    meddler.silent_on = ("etag",)
+    store_samples(bucket.url, tmp_path / "dumps", SAMPLES)
+    asked = [path for method, path, _ in meddler.seen if method == "HEAD" and "/samples/" in path]
+    assert len(asked) == len(SAMPLES)
+    store = Store(bucket.url)
+    assert store.verify(deep=True).clean
+    assert [entry.etag for entry in store.entries.values()] == [
+        bucket.objects.head(entry.file).etag for entry in store.entries.values()
+    ]
+
+
 def test_a_store_that_holds_something_else_than_was_sent_gets_no_journal_line(
     bucket: Bucket, meddler: Meddler, tmp_path: Path
 ) -> None:
     """Somebody wrote over the object between the upload and the question what is there."""
+    meddler.silent_on = ("etag",)
 
     def judge(method: str, path: str, _body: bytes) -> Fate:
         if method == "HEAD" and "samples/" in path:

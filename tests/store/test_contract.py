@@ -11,14 +11,11 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from make.dumps import write_dump
 from make.rows import random_sample
-from make.stores import manifest, put, store_samples
+from make.stores import failure, manifest, one_dump, put, store_samples
 
-from hslib.dataset import Sample
 from hslib.errors import JobError, StoreError
-from hslib.server.dumps import Dump, DumpDir
-from hslib.store import Entry, Manifest, Store, StoreWriter, open_storage
+from hslib.store import Manifest, Store, StoreWriter, open_storage
 
 SAMPLES = [random_sample(i, 5 + i) for i in range(4)]
 StoreSamples = Callable[..., list[torch.Tensor]]
@@ -36,15 +33,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def store(place: str, tmp_path: Path) -> StoreSamples:
     """Stores samples there; returns their states."""
     return partial(store_samples, place, tmp_path / "dumps")
-
-
-def one_dump(tmp_path: Path, sample: Sample) -> Dump:
-    write_dump(tmp_path / "dumps", f"d{sample.index}", sample)
-    return DumpDir(tmp_path / "dumps").load(f"d{sample.index}")
-
-
-def failure(index: int) -> Entry:
-    return Entry(index=index, id=f"row-{index}", status="failed", reason="made by the test")
 
 
 class Files:
@@ -142,7 +130,7 @@ def test_a_crash_between_the_sample_and_its_line_leaves_a_file_that_does_not_cou
     with StoreWriter(place, manifest()) as writer:
         monkeypatch.setattr(writer._journal, "_commit", crash)
         with pytest.raises(CrashError):
-            put(writer, SAMPLES[1], one_dump(tmp_path, SAMPLES[1]))
+            put(writer, SAMPLES[1], one_dump(tmp_path / "dumps", SAMPLES[1]))
     assert list(Store(place).entries) == [0]
     with pytest.raises(StoreError, match="not extracted"):
         Store(place)[1]
@@ -192,7 +180,7 @@ def test_a_journal_that_failed_once_acknowledges_nothing_more(
 
             with ThreadPoolExecutor(8) as pool:
                 list(pool.map(record, range(1, 9)))
-        with pytest.raises(OSError, match="the journal is closed"):
+        with pytest.raises(StoreError, match="the journal is closed"):
             writer.record(failure(9))
     assert sorted(refused) == list(range(1, 9))
     assert list(Store(place).journal_state.failed) == [0]

@@ -7,7 +7,8 @@ from make.dumps import EXPECTED, write_dump
 from make.rows import random_sample
 from make.stores import manifest, store_samples
 
-from hslib.server.dumps import DumpDir, validate
+from hslib.server.dumps import DumpDir
+from hslib.server.validate import validate
 from hslib.store import Store, StoreWriter
 
 

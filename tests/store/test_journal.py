@@ -57,7 +57,7 @@ def test_a_name_that_cannot_be_made_durable_has_no_line(
         try:
             journal.append(Entry(index=index, id="x", status="ok", file="d/x"))
             results[index] = "durable"
-        except OSError:
+        except StoreError:
             results[index] = "raised"
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
@@ -72,7 +72,7 @@ def test_a_name_that_cannot_be_made_durable_has_no_line(
 def test_a_closed_journal_writes_into_nobody_elses_file(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
     journal.close()
-    with (tmp_path / "other").open("wb"), pytest.raises(OSError, match="closed"):
+    with (tmp_path / "other").open("wb"), pytest.raises(StoreError, match="closed"):
         journal.append(Entry(index=0, id="x", status="ok"))
     assert (tmp_path / "other").read_bytes() == b""
 
