@@ -197,7 +197,8 @@ class Endpoint:
         assert self.restart is not None
         self.restarts += 1
         self.state = self.restart()
-        self.url, self._client = self.state.url, self._new_client()
+        self.url = self.state.url
+        self._client = self._new_client()
         self._accept(launch.check_server(self.state))
 
     def _is_back(self) -> bool:
