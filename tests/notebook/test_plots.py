@@ -9,7 +9,7 @@ import pytest
 from make.stores import DEMO_BOUNDARIES, demo_rows, write_store
 from matplotlib.figure import Figure
 
-from hslib.notebook import parameters as notebook
+from hslib import notebook
 from hslib.notebook import plots
 from hslib.stats import compression, measure, throughput
 
