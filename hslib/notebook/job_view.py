@@ -54,6 +54,12 @@ def show_job(run_path: Path, refresh_s: float = _REFRESH_S) -> Any:
     return widget
 
 
+def rows_asked(run_path: Path) -> int:
+    """Rows that the run's job was to store, without rejected ones; 0 when no job ran here."""
+    state = read_progress(run_path)
+    return state.asked - state.rejected if state else 0
+
+
 def job_html(state: ProgressState | None, now: float) -> str:
     """A bar, and below it the facts that ``python -m hslib status`` prints. Pure."""
     if state is None:

@@ -12,14 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hslib.errors import StoreError
 from hslib.stats.anomalies import Anomaly
 from hslib.stats.sample import SampleNumbers
-from hslib.stats.sampling import Sampling
-from hslib.stats.spectrum import Spectrum, spectrum
-from hslib.stats.totals import Totals
-from hslib.stats.workers import in_order
-from hslib.store import Entry, Store
+from hslib.stats.totals import Spectrum, Totals
+from hslib.store import Entry
 
 if TYPE_CHECKING:
     import pandas
@@ -41,19 +37,11 @@ _NUMBERS = (
     "zero_share",
     "witness",
 )
-_TOLD = _NUMBERS[-4:]  # by the server
-
-
-def require_samples(store: Store, sampling: Sampling) -> None:
-    """Raises :class:`StoreError` when there is nothing to look at."""
-    if not sampling.indices:
-        raise StoreError(
-            "the store holds no sample yet", path=str(store.path), fix="run notebook 03 first"
-        )
+_OF_SERVER = _NUMBERS[-4:]  # measured by the server
 
 
 class SampleLines:
-    """A line a sample and state, kept as plain numbers until the table is wanted."""
+    """A line per sample and state, kept as plain numbers until the table is made."""
 
     def __init__(self, num_samples: int, states: Sequence[str]) -> None:
         self._states = states
@@ -80,8 +68,10 @@ class SampleLines:
         for column, values in enumerate(measured):
             self._numbers[at, :, column] = values
         for state, layer in enumerate(entry.layers):
-            told = [layer.get(name) for name in _TOLD]
-            self._numbers[at, state, -len(_TOLD) :] = [np.nan if v is None else v for v in told]
+            numbers = [layer.get(name) for name in _OF_SERVER]
+            self._numbers[at, state, -len(_OF_SERVER) :] = [
+                np.nan if v is None else v for v in numbers
+            ]
         self._indices[at], self._mask_tokens[at] = sample.index, sample.mask_tokens
         self._count += 1
 
@@ -111,12 +101,12 @@ def layers(
     totals: Totals,
     samples: "pandas.DataFrame",
     states: Sequence[str],
-    ranks: Sequence[Spectrum],
+    spectra: Sequence[Spectrum],
 ) -> "pandas.DataFrame":
-    """A line a state."""
+    """A line per state."""
     import pandas
 
-    told = samples.groupby("state", sort=False)
+    by_state = samples.groupby("state", sort=False)
     mean, squares = totals.norm_sums / max(totals.tokens, 1)
     cosine = totals.layer_cosine / max(totals.tokens, 1)
     following = [cosine[s, s + 1] if s + 1 < len(states) else np.nan for s in range(len(states))]
@@ -126,27 +116,27 @@ def layers(
         "kurtosis": totals.moments.kurtosis,
         "mean_l2": _by_tokens(samples, "mean_l2").reindex(states).to_numpy(),
         "std_l2": np.sqrt(np.maximum(squares - mean**2, 0)),
-        "absmax": told["absmax"].max().reindex(states).to_numpy(),
+        "absmax": by_state["absmax"].max().reindex(states).to_numpy(),
         "zero_share": _by_tokens(samples, "zero_share").reindex(states).to_numpy(),
-        "witness": told["witness"].max().reindex(states).to_numpy(),
+        "witness": by_state["witness"].max().reindex(states).to_numpy(),
         "non_finite": totals.non_finite,
         "cosine_to_next_state": following,
         "cosine_to_next_token": totals.adjacent_cosine / max(totals.pairs, 1),
-        "effective_rank": [found.effective_rank for found in ranks],
-        "components_for_90": [found.components_for(0.9) for found in ranks],
+        "effective_rank": [found.effective_rank for found in spectra],
+        "components_for_90": [found.components_for(0.9) for found in spectra],
     }
     return pandas.DataFrame(columns, index=pandas.Index(list(states), name="state"))
 
 
 def _by_tokens(samples: "pandas.DataFrame", column: str) -> "pandas.Series":
-    """Mean over tokens by state of what is known by sample."""
+    """Mean over tokens, by state, of a column that holds a mean per sample."""
     known = samples[samples[column].notna()]
     weighted = (known[column] * known["num_tokens"]).groupby(known["state"], sort=False).sum()
     return weighted / known.groupby("state", sort=False)["num_tokens"].sum()
 
 
 def norms(totals: Totals, states: Sequence[str]) -> "pandas.DataFrame":
-    """Quantiles of token norms, a line a state; columns ``p1 .. p99``."""
+    """Quantiles of token norms, a line per state; columns ``p1 .. p99``."""
     import pandas
 
     names = [f"p{share * 100:g}" for share in _QUANTILES]
@@ -156,7 +146,7 @@ def norms(totals: Totals, states: Sequence[str]) -> "pandas.DataFrame":
 
 
 def positions(totals: Totals, states: Sequence[str]) -> "pandas.DataFrame":
-    """``state, first, last, tokens, mean_l2, std_l2``: norms by position, first tokens apart."""
+    """``state, first, last, tokens, mean_l2, std_l2``: norms by position."""
     import pandas
 
     counts, sums, squares = totals.by_position
@@ -179,7 +169,7 @@ def positions(totals: Totals, states: Sequence[str]) -> "pandas.DataFrame":
 
 
 def massive(totals: Totals, states: Sequence[str]) -> "pandas.DataFrame":
-    """A line a dimension that is massive anywhere, most frequent first."""
+    """A line per dimension that is massive anywhere, most frequent first."""
     import pandas
 
     lines = [
@@ -208,20 +198,10 @@ def similarity(totals: Totals, states: Sequence[str]) -> "pandas.DataFrame":
     return pandas.DataFrame(cosine, index=list(states), columns=list(states))
 
 
-def spectra(
-    totals: Totals, states: Sequence[str]
-) -> tuple["pandas.DataFrame", tuple[Spectrum, ...]]:
-    """``state, component, share, cumulative`` of the drawn tokens, and the spectra themselves."""
+def spectra(found: Sequence[Spectrum], states: Sequence[str]) -> "pandas.DataFrame":
+    """``state, component, share, cumulative``: a line per component of each state."""
     import pandas
-    import torch
 
-    bits = torch.from_numpy(np.concatenate(totals.picked).view(np.int16))
-
-    def work(state: int) -> Spectrum:
-        values = bits[:, state].contiguous().view(torch.bfloat16).float()
-        return spectrum(values.nan_to_num(0.0, 0.0, 0.0).numpy())
-
-    found = list(in_order(work, range(len(states))))
     frames = [
         pandas.DataFrame(
             {
@@ -233,11 +213,11 @@ def spectra(
         )
         for state, one in zip(states, found, strict=True)
     ]
-    return pandas.concat(frames, ignore_index=True), tuple(found)
+    return pandas.concat(frames, ignore_index=True)
 
 
 def anomaly_table(found: Iterable[Anomaly]) -> "pandas.DataFrame":
-    """Findings by index."""
+    """Anomalies by index and state."""
     import pandas
 
     names = [field.name for field in fields(Anomaly)]
