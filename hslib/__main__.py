@@ -162,7 +162,7 @@ def _verify(chosen: argparse.Namespace) -> int:
 
 def _report(chosen: argparse.Namespace) -> int:
     """A line a report; 1 when a notebook had failed or did not run to its end."""
-    from hslib.notebook.report.page import write_reports
+    from hslib.notebook.report import write_reports
 
     reports = write_reports(chosen.path)
     for report in reports:
