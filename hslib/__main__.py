@@ -56,7 +56,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--draft-vocab-size", type=int, default=0, help="0 = the model's whole vocabulary"
     )
     export.add_argument("--workers", type=int, default=0, help="threads; 0 = a few")
-    export.add_argument("--link-from", type=Path, help="an earlier export, to link equal files")
     export.set_defaults(run=_export)
     diagnose = commands.add_parser("diagnose", help="why samples got what was not expected")
     diagnose.add_argument("evidence", metavar="LOG_OR_STORE", help="log, journal, store or dumps")
@@ -254,8 +253,7 @@ def _export(chosen: argparse.Namespace) -> int:
     """The export's facts."""
     import tqdm
 
-    from hslib.export import trainers
-    from hslib.export.export import export_store
+    from hslib.export import TRAINERS, export_store
     from hslib.model import local_folder
 
     store = Store(chosen.store)
@@ -263,11 +261,10 @@ def _export(chosen: argparse.Namespace) -> int:
         report = export_store(
             store,
             chosen.out,
-            trainers.NAMES[chosen.trainer](),
+            TRAINERS[chosen.trainer](),
             local_folder(chosen.model or store.manifest.model_path),
             draft_vocab_size=chosen.draft_vocab_size,
             workers=chosen.workers,
-            link_from=chosen.link_from,
             on_row=lambda _size_bytes: bar.update(),
         )
     for name, value in report.facts().items():

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from hslib.drafter.eagle3 import Point, Settings, Training, judge, train_drafter
 from hslib.drafter.misfiled import misfile
-from hslib.export.export import ExportReport, export_store
-from hslib.export.speculators import SpeculatorsFormat
+from hslib.export import TRAINERS, ExportReport, SpeculatorsFormat, export_store
 from hslib.model import local_folder, read_final_norm
 from hslib.parameters import ExportParameters
 from hslib.probe.readings import read_through_head
@@ -145,12 +144,10 @@ def _next_token_accuracy(store: Store, model: Path) -> float:
 
 def export_for(parameters: ExportParameters, store: Store) -> ExportReport:
     """The export that notebook 06's parameters ask for."""
-    from hslib.export import trainers
-
     return export_store(
         store,
         parameters.export_path,
-        trainers.NAMES[parameters.trainer](),
+        TRAINERS[parameters.trainer](),
         local_folder(parameters.model_path or store.manifest.model_path),
         parameters.draft_vocab_size,
     )

@@ -8,7 +8,7 @@
     vocab_mapping/vocab_mapping.pt                d2t int64 [Vd], t2d bool [Vt]
     specforge.yaml, draft_config.json             layer ids as SpecForge counts them
 
-It reads every ``.ckpt`` below its folder, in path order; and it wants exactly three aux layers.
+SpecForge reads every ``.ckpt`` below its folder in path order, and wants exactly three aux layers.
 """
 
 import io
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hslib.errors import ExportError
-from hslib.export.export import Bridge, Context
+from hslib.export.format import Bridge, Context
 from hslib.files import write_atomically
 from hslib.model import Side, from_boundaries, read_config
 from hslib.store import Manifest, StoredSample
