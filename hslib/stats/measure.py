@@ -89,15 +89,18 @@ def measure(
         return measure_sample(store[index], sampling.tokens.get(index, nothing), sketcher)
 
     totals = Totals(len(states), max(store.entries[i].num_tokens for i in sampling.indices))
-    lines = tables.SampleLines(len(sampling.indices), states)
+    lines: list[np.ndarray] = []
+    mask_tokens: list[int] = []
     hashes: dict[int, str] = {}
     ahead = (_read_ahead(store, index) for index in sampling.indices)
     for done, numbers in enumerate(in_order(work, ahead, workers), start=1):
         totals.add(numbers)
-        lines.add(numbers, store.entries[numbers.index])
+        lines.append(tables.sample_numbers(numbers, store.entries[numbers.index]))
+        mask_tokens.append(numbers.mask_tokens)
         hashes[numbers.index] = numbers.states_hash
         show(done, len(sampling.indices))
-    samples = lines.table()
+    samples = tables.samples(lines, sampling.indices, states)
+    num_tokens = [store.entries[index].num_tokens for index in sampling.indices]
     spectra = list(in_order(totals.spectrum, range(len(states))))
     found = [
         *anomalies.find_defects(samples),
@@ -115,7 +118,7 @@ def measure(
         massive=tables.massive(totals, states),
         similarity=tables.similarity(totals, states),
         spectra=tables.spectra(spectra, states),
-        masks=lines.masks(),
+        masks=tables.masks(sampling.indices, num_tokens, mask_tokens),
         anomalies=tables.anomaly_table(found),
     )
 

@@ -40,61 +40,52 @@ _NUMBERS = (
 _OF_SERVER = _NUMBERS[-4:]  # measured by the server
 
 
-class SampleLines:
-    """A line per sample and state, kept as plain numbers until the table is made."""
+def sample_numbers(sample: SampleNumbers, entry: Entry) -> np.ndarray:
+    """One sample's part of the table of samples: float64 [L, columns], without names."""
+    count = len(sample.non_finite)
+    pairs = entry.num_tokens - 1
+    of_server = [[layer.get(name) for name in _OF_SERVER] for layer in entry.layers]
+    measured = (
+        np.full(count, entry.num_tokens),
+        sample.moments.mean,
+        sample.moments.std,
+        sample.moments.kurtosis,
+        np.median(sample.norms, axis=0),
+        sample.norms.mean(axis=0, dtype=np.float64),
+        sample.adjacent_cosine / pairs if pairs else np.full(count, np.nan),
+        sample.non_finite,
+        sample.repeated,
+        sample.same_as_next,
+    )
+    numbers = np.full((count, len(_NUMBERS)), np.nan)
+    numbers[:, : len(measured)] = np.stack(measured, axis=1)
+    if of_server:
+        numbers[: len(of_server), len(measured) :] = np.array(of_server, float)  # None -> NaN
+    return numbers
 
-    def __init__(self, num_samples: int, states: Sequence[str]) -> None:
-        self._states = states
-        self._numbers = np.full((num_samples, len(states), len(_NUMBERS)), np.nan)
-        self._indices = np.zeros(num_samples, dtype=np.int64)
-        self._mask_tokens = np.zeros(num_samples, dtype=np.int64)
-        self._count = 0
 
-    def add(self, sample: SampleNumbers, entry: Entry) -> None:
-        at = self._count
-        pairs = max(entry.num_tokens - 1, 1)
-        measured = [
-            np.full(len(self._states), entry.num_tokens),
-            sample.moments.mean,
-            sample.moments.std,
-            sample.moments.kurtosis,
-            np.median(sample.norms, axis=0),
-            sample.norms.mean(axis=0, dtype=np.float64),
-            sample.adjacent_cosine / pairs if entry.num_tokens > 1 else np.nan,
-            sample.non_finite,
-            sample.repeated,
-            sample.same_as_next,
-        ]
-        for column, values in enumerate(measured):
-            self._numbers[at, :, column] = values
-        for state, layer in enumerate(entry.layers):
-            numbers = [layer.get(name) for name in _OF_SERVER]
-            self._numbers[at, state, -len(_OF_SERVER) :] = [
-                np.nan if v is None else v for v in numbers
-            ]
-        self._indices[at], self._mask_tokens[at] = sample.index, sample.mask_tokens
-        self._count += 1
+def samples(
+    lines: Sequence[np.ndarray], indices: Sequence[int], states: Sequence[str]
+) -> "pandas.DataFrame":
+    """A line per sample and state: ``index, state`` and the columns of ``_NUMBERS``."""
+    import pandas
 
-    def table(self) -> "pandas.DataFrame":
-        """Columns ``index, state`` and those of ``_NUMBERS``."""
-        import pandas
+    frame = pandas.DataFrame(np.concatenate(lines), columns=list(_NUMBERS))
+    frame.insert(0, "index", np.repeat(np.asarray(indices, np.int64), len(states)))
+    frame.insert(1, "state", list(states) * len(lines))
+    counts = ("num_tokens", "non_finite", "repeated")
+    return frame.astype({**dict.fromkeys(counts, "int64"), "same_as_next": bool})
 
-        numbers = self._numbers[: self._count].reshape(-1, len(_NUMBERS))
-        frame = pandas.DataFrame(numbers, columns=list(_NUMBERS))
-        frame.insert(0, "index", np.repeat(self._indices[: self._count], len(self._states)))
-        frame.insert(1, "state", list(self._states) * self._count)
-        counts = ("num_tokens", "non_finite", "repeated")
-        return frame.astype({**dict.fromkeys(counts, "int64"), "same_as_next": bool})
 
-    def masks(self) -> "pandas.DataFrame":
-        """``index, num_tokens, mask_tokens, coverage``: what the loss will see of each sample."""
-        import pandas
+def masks(
+    indices: Sequence[int], num_tokens: Sequence[int], mask_tokens: Sequence[int]
+) -> "pandas.DataFrame":
+    """``index, num_tokens, mask_tokens, coverage``: what the loss sees of each sample."""
+    import pandas
 
-        tokens = self._numbers[: self._count, 0, 0].astype(np.int64)
-        masked = self._mask_tokens[: self._count]
-        indices = self._indices[: self._count]
-        columns = {"index": indices, "num_tokens": tokens, "mask_tokens": masked}
-        return pandas.DataFrame(columns | {"coverage": masked / np.maximum(tokens, 1)})
+    columns = {"index": indices, "num_tokens": num_tokens, "mask_tokens": mask_tokens}
+    table = pandas.DataFrame(columns, dtype="int64")
+    return table.assign(coverage=table["mask_tokens"] / table["num_tokens"].clip(lower=1))
 
 
 def layers(

@@ -144,7 +144,7 @@ def test_a_foreign_request_in_between_is_an_error_that_says_so(
 def test_directory_scope_on_a_server_that_uses_our_names_is_refused(parameters: Any) -> None:
     fleet = open_endpoints(parameters())
     member = fleet.members[0]
-    plugin = member.proof.plugin.model_copy(update={"dump_all": False})
-    member.proof = replace(member.proof, plugin=plugin)
+    plugin = member.check.plugin.model_copy(update={"dump_all": False})
+    member.check = replace(member.check, plugin=plugin)
     with pytest.raises(ServerError, match="dump_all = True"):
         extract.prepare(parameters(), fleet)

@@ -1,4 +1,4 @@
-"""Synchronisation: dumps filed under other samples, as findings."""
+"""Dumps filed under other samples: shifts, foreign dumps, strides, permutations."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,8 +15,8 @@ from hslib.diagnosis.filing.alignment import (
 from hslib.diagnosis.filing.finding import Finding, ranges
 from hslib.diagnosis.filing.observations import Observations
 
-_FOREIGN_MAX = 8  # tokens; warm-ups and health checks are shorter than any sample worth keeping
-_FAR = 48  # samples around a change of lag in which a short dump may have been its cause
+_FOREIGN_MAX = 8  # tokens; warm-ups and health checks are as short
+_FAR = 48  # samples from a change of lag to the short dump that caused it
 _STRIDES = (2, 4, 8, 3)
 _STRIDE_SAMPLES = 2000
 _SHOWN_SEGMENTS = 5
@@ -24,10 +24,10 @@ _SHOWN_SEGMENTS = 5
 
 @dataclass(frozen=True, eq=False)
 class Filing:
-    """Whose states each position holds, as far as the alignment knows.
+    """Whose states each sample holds, as far as the alignment knows.
 
     ``holds`` int64 [N]: sample index, :data:`UNALIGNED` where not known. ``misfiled`` bool [N]:
-    another's, lengths equal by accident included. ``foreign`` bool [N]: nobody's.
+    another sample's, even where the lengths happen to be equal. ``foreign`` bool [N]: no sample's.
     """
 
     alignment: Alignment
@@ -60,10 +60,10 @@ def file_by(observed: Observations, alignment: Alignment) -> Filing:
 
 
 def _foreign(observed: Observations, alignment: Alignment) -> np.ndarray:
-    """Where the lag grows by m, the m dumps around that agree with no source.
+    """Where the lag grows by m: the m nearest dumps that agree with no source.
 
-    Between equal lengths the place of a change is not known exactly: short dumps, which are
-    what foreign ones mostly are, are looked for farther away than long ones.
+    Among equal lengths the place of a change is not known exactly. Foreign dumps are mostly
+    short, so short ones are searched farther away than long ones.
     """
     segments = alignment.segments
     found = np.zeros(len(observed), bool)
@@ -77,7 +77,7 @@ def _foreign(observed: Observations, alignment: Alignment) -> np.ndarray:
         strange = np.arange(low, high)
         strange = strange[differs[strange]]
         short = observed.got[strange] <= _FOREIGN_MAX
-        distance = np.abs(strange - after.start + 0.25)  # of two as near, the one behind
+        distance = np.abs(strange - after.start + 0.25)  # of two equally near, the later
         likely = strange[short | (distance <= grown)]
         order = np.lexsort(
             (distance[short | (distance <= grown)], observed.got[likely] > _FOREIGN_MAX)
@@ -98,7 +98,7 @@ def _differs_from_source(observed: Observations, alignment: Alignment) -> np.nda
 
 
 def shift_findings(observed: Observations, filing: Filing) -> list[Finding]:
-    """The shift and the foreign dumps that pushed it; nothing when all is in place."""
+    """The shift, and the foreign dumps that caused it; empty when all is in place."""
     found = []
     if filing.misfiled.any():
         found.append(
@@ -153,9 +153,9 @@ def _segment_words(observed: Observations, filing: Filing, segment: Segment) -> 
 
 
 def stride_finding(observed: Observations, rival: Alignment) -> Finding | None:
-    """Every s-th request's dump, or every dump s times: several writers with a counter each.
+    """Several writers with one counter each: only every s-th dump came, or each came s times.
 
-    Tried on the first two thousand samples; it must explain them better than ``rival`` does.
+    Tried on the first two thousand samples; must explain them better than ``rival`` does.
     """
     got, expected = observed.got[:_STRIDE_SAMPLES], observed.expected
     rival_odds = max(0.0, rival.log_odds) * len(got) / max(1, len(observed))
@@ -173,7 +173,7 @@ def stride_finding(observed: Observations, rival: Alignment) -> Finding | None:
 def _strided(
     got: np.ndarray, expected: np.ndarray, stride: int, rest: int
 ) -> list[tuple[float, str, str]]:
-    """(log odds, code, words) of both readings; odds of minus infinity when not found."""
+    """(log odds, code, words) of both explanations; minus infinity when not found."""
     mine, each = expected[rest::stride], got[rest::stride]
     skipping = align_lengths(got[: len(mine)], mine)
     repeating = align_lengths(each, expected[: len(each)])
@@ -191,9 +191,9 @@ def _strided(
 def permutation_finding(observed: Observations) -> Finding | None:
     """The same lengths (or ids) in another order.
 
-    Evidence: what comes is drawn, mostly, from the urn of what is expected *without putting it
-    back*. The likelihood ratio against drawing with putting back is multiplied up in order of
-    filing; under chance it is a martingale, so it exceeds S with a probability below 1/S.
+    What comes is mostly drawn from the urn of what is expected, *without replacement*. The
+    evidence is the likelihood ratio against drawing with replacement, multiplied in order of
+    filing. Under chance it is a martingale, so it exceeds S with a probability below 1/S.
     """
     got, expected = observed.got, observed.expected
     if observed.expected_ids is not None and observed.got_ids is not None:

@@ -1,4 +1,4 @@
-"""From observations to a verdict: which causes, for which samples, how sure, and what to do."""
+"""From observations to a verdict: the causes, their samples, how sure it is, and the cure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,12 +19,12 @@ from hslib.diagnosis.filing.shifts import (
 )
 from hslib.diagnosis.rows import Rows
 
-_MIX_SHARE = 0.05  # a second cause of at least this share makes a mix
+_MIX_SHARE = 0.05  # a cause with a smaller share does not make a mix
 
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """What was found, greatest first; ``unknown`` among the findings is what none explains."""
+    """Findings, greatest first; the finding ``unknown`` holds what no cause explains."""
 
     findings: tuple[Finding, ...]
     num_compared: int
@@ -36,7 +36,7 @@ class Verdict:
 
     @property
     def is_mix(self) -> bool:
-        """More than one known cause has a share worth naming."""
+        """Whether more than one known cause has at least 5 % of the samples."""
         total = max(1, sum(len(f.samples) for f in self.findings))
         known = [f for f in self.findings if f.code not in (UNKNOWN_CAUSE, "foreign")]
         return sum(len(f.samples) >= _MIX_SHARE * total for f in known) > 1
@@ -126,7 +126,7 @@ def diagnose_counts(observed: Observations, rows: Rows | None = None) -> Diagnos
 
 
 def _counted_from_first(observed: Observations) -> Observations:
-    """A server's own counter starts anywhere: the lag with which its dumps begin is no fault."""
+    """Without the first lag, where a server's own counter named the dumps: it starts anywhere."""
     if observed.has_places:
         return observed
     segments = align(observed).segments
@@ -146,7 +146,7 @@ def _counted_from_first(observed: Observations) -> Observations:
 def _whole_order(
     observed: Observations, filing: Filing, open_: np.ndarray
 ) -> tuple[np.ndarray, Finding | None]:
-    """Strides and permutations, when most of it is wrong and no few lags explain it."""
+    """Strides and permutations, when most samples are wrong and few lags do not explain it."""
     mismatched = observed.mismatched
     many = mismatched.sum() >= 0.5 * max(1, observed.compared.sum()) and mismatched.sum() >= 8
     stretches = sum(1 for segment in filing.alignment.segments if segment.lag)
@@ -162,7 +162,7 @@ def _whole_order(
 
 
 def _by_counts(observed: Observations, rows: Rows | None, open_: np.ndarray) -> list[Finding]:
-    """What lengths tell, one cause after another; each closes what it explains."""
+    """Causes by lengths, one after another; what is explained is closed for later ones."""
     found = []
     open_ = open_ & (observed.expected != observed.got)
     if rows is not None and len(rows):

@@ -1,7 +1,7 @@
-"""Two tokenisations of one row beside each other: ids, not counts.
+"""Where two tokenisations of one row differ: ids are compared, not counts.
 
-A row is cut at its special tokens into segments; segments that differ are grouped into blocks.
-That is the grain at which causes are told apart.
+Special tokens cut a row into segments. Neighbouring segments that differ are one
+:class:`Difference`; causes are searched for each of them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,12 +11,12 @@ from difflib import SequenceMatcher
 from hslib.diagnosis.tokens.tokenizers import Vocabulary
 
 Ids = tuple[int, ...]
-_MAX_EXACT = 4000  # ids; a longer differing middle is one window
+_MAX_EXACT = 4000  # ids; a longer middle that differs is one window
 
 
 @dataclass(frozen=True)
 class Side:
-    """One tokenisation and the vocabulary that made it (or in which it is to be read)."""
+    """One tokenisation, and the vocabulary in which its ids are read."""
 
     ids: Ids
     vocabulary: Vocabulary
@@ -28,9 +28,9 @@ class Side:
 
 @dataclass(frozen=True)
 class Pair:
-    """What was expected (stored, say) and what came (the server's, say).
+    """What was expected (stored ids, say) and what came (a server's, say).
 
-    ``join``: how many of the expected ids are the prompt's; None = not known.
+    ``join``: how many of the expected ids belong to the prompt; None = not known.
     """
 
     expected: Side
@@ -43,7 +43,7 @@ class Pair:
 
     @property
     def same_vocabulary(self) -> bool:
-        """Whether an id means the same piece on both sides, as far as this pair shows."""
+        """Whether the ids of this pair mean the same pieces on both sides, 90 % of them."""
         ids = sorted(set(self.expected.ids) | set(self.got.ids))
         a, b = self.expected.vocabulary, self.got.vocabulary
         if a is b:
@@ -75,10 +75,10 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Block:
+class Difference:
     """Segments that differ, between segments that agree."""
 
-    pair: Pair  # the ids of the block alone
+    pair: Pair  # the differing ids alone
     a_start: int  # where it begins in the expected ids
     b_start: int
     at_start: bool
@@ -127,8 +127,8 @@ def segments(ids: Sequence[int], special: frozenset[int]) -> list[Ids]:
     return [*found, tuple(run)] if run else found
 
 
-def blocks(pair: Pair) -> Iterator[Block]:
-    """Groups of differing segments; where both sides have as many, one after the other."""
+def differences(pair: Pair) -> Iterator[Difference]:
+    """Groups of differing segments; groups of equal size are taken apart, segment by segment."""
     special = pair.special_ids
     a, b = segments(pair.expected.ids, special), segments(pair.got.ids, special)
     a_at, b_at = _starts(a), _starts(b)
@@ -145,7 +145,7 @@ def blocks(pair: Pair) -> Iterator[Block]:
             y = slice(k, m) if step is None else slice(k + step, k + step + 1)
             if a[x] == b[y]:
                 continue
-            yield Block(
+            yield Difference(
                 pair.cut(slice(a_at[x.start], a_at[x.stop]), slice(b_at[y.start], b_at[y.stop])),
                 a_at[x.start],
                 b_at[y.start],
@@ -162,7 +162,7 @@ def _starts(parts: Sequence[Ids]) -> list[int]:
 
 
 def segment_texts(side: Side) -> list[str]:
-    """Each segment's text, so that what white space touches a special token can be seen."""
+    """Each segment's text: shows white space that touches a special token."""
     return [
         side.vocabulary.decode(part) for part in segments(side.ids, side.vocabulary.special_ids)
     ]
