@@ -1,5 +1,6 @@
 """One base error that carries fields, and a one-line class per place where it happens."""
 
+import functools
 from typing import Any
 
 
@@ -18,6 +19,10 @@ class HslibError(Exception):
         evidence = ", ".join(f"{name}={value!r}" for name, value in fields.items())
         text = message + (f" [{evidence}]" if evidence else "")
         super().__init__(text + (f"\n  -> {fix}" if fix else ""))
+
+    def __reduce__(self) -> Any:
+        """Errors go from process to process with their fields."""
+        return functools.partial(type(self), self.message, fix=self.fix, **self.fields), ()
 
 
 class ParameterError(HslibError):

@@ -1,21 +1,18 @@
 """A job from its parameters to its result; resumable at any point."""
 
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from hslib.cluster import replicas
-from hslib.cluster.driver import Driver
-from hslib.cluster.replicas import Cluster
-from hslib.errors import JobError
+from hslib.cluster import cluster
+from hslib.cluster.cluster import Cluster
+from hslib.cluster.shard_run import ShardRun
 from hslib.job.extractor import Extractor
-from hslib.job.plan import in_shard
-from hslib.job.prepare import Job, Result, open_writer, prepare, result_of
+from hslib.job.prepare import Job, Result, prepare, record_plan, result_of
 from hslib.job.progress import Progress, ProgressState
 from hslib.parameters import ExtractionParameters, StoreParameters
 from hslib.server import endpoints
 from hslib.server.endpoints import Endpoints
-from hslib.store import Entry, JournalState, Store, StoreWriter
+from hslib.store import Store, StoreWriter
 
 __all__ = ["Job", "Result", "open_servers", "prepare", "require_store", "run"]
 
@@ -29,7 +26,7 @@ def open_servers(
         ServerError: one can't be started, reached or trusted, or serves something else.
     """
     if parameters.ray_address:
-        return replicas.open_cluster(parameters, on_progress)
+        return cluster.open_cluster(parameters, on_progress)
     return endpoints.open_endpoints(parameters, on_progress)
 
 
@@ -46,9 +43,13 @@ def run(
     """
     parameters, plan = job.parameters, job.plan
     with ExitStack() as held:
-        held.enter_context(servers.claimed(parameters.scan_scope))
-        writer = held.enter_context(open_writer(parameters, job.manifest))
-        _settle_the_past(job, writer)
+        held.enter_context(servers.claimed())
+        writer = held.enter_context(
+            StoreWriter(
+                parameters.store_path, job.manifest, parameters.shard_index, parameters.num_shards
+            )
+        )
+        record_plan(job, writer)
         progress = Progress(
             parameters.run_path,
             asked=plan.num_rows,
@@ -73,42 +74,8 @@ def _extract(
 ) -> bool:
     """False when an interrupt ended it early."""
     if isinstance(servers, Cluster):
-        return Driver(servers, job, writer, progress).run()
+        return ShardRun(servers, job, progress).run()
     return Extractor(job.parameters, servers, writer, progress, job.samples()).run()
-
-
-def _settle_the_past(job: Job, writer: StoreWriter) -> None:
-    """Record new rejections, and take back the lines of rows that are extracted again.
-
-    Raises:
-        JobError: the store has changed since the job was planned.
-    """
-    state: JournalState = Store(job.parameters.store_path).journal_state
-    shard = (job.parameters.shard_index, job.parameters.num_shards)
-    changed = job.stored_before.symmetric_difference(state.stored)
-    if any(in_shard(index, *shard) for index in changed):  # other shards' jobs go on meanwhile
-        raise JobError(
-            "the store has changed since this job was planned; nothing was sent",
-            fix="plan it anew: run extract.prepare again, then extract.run",
-        )
-    for rejection in job.plan.rejections:
-        reason = f"{rejection.reason}: {rejection.detail}"
-        known = state.rejected.get(rejection.index)
-        if known is None or known.reason != reason:
-            writer.record(
-                Entry(
-                    index=rejection.index,
-                    id=rejection.id,
-                    status="rejected",
-                    reason=reason,
-                    finished_at=time.time(),
-                )
-            )
-    for index in {row.index for row in job.plan.todo} | set(job.plan.changed):
-        if index in state.stored:
-            writer.revoke(
-                state.stored[index], "its file failed the resume check, or its row changed"
-            )
 
 
 def require_store(

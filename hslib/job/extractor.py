@@ -1,40 +1,40 @@
-"""The engine: samples -> requests -> validated dumps -> store, in parallel.
+"""The extractor: samples in, stored samples out, on one or more endpoints.
 
-Workers share the feed, the store's writer and the reporter; each belongs to one server's
-lane. What an outcome means is decided by :func:`verdict`, a function of values.
+One thread decides, and a pool of threads waits for servers and disks. What an error means is
+decided by :func:`reaction_to`, a function of values; what is sent next by the scheduler.
 """
 
-import functools
 import itertools
 import logging
+import queue
+import random
 import secrets
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, Protocol
-
-import tenacity
-import xxhash
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 from hslib.dataset import Sample
-from hslib.errors import DumpError, HslibError, JobError, RequestError, ServerError
-from hslib.job.forecast import requests_at_once
+from hslib.errors import DumpError, HslibError, JobError, RequestError
 from hslib.job.interrupt import Interrupts
-from hslib.job.lane import Lane
-from hslib.job.scheduler import Feed
+from hslib.job.scheduler import Group, Load, PendingSample, Scheduler, requests_at_once
 from hslib.parameters import ExtractionParameters
-from hslib.server.dumps import Dump, request_id
+from hslib.server.dumps import Dump, dump_bytes, request_id
+from hslib.server.endpoint import Answer, Endpoint
 from hslib.server.endpoints import Endpoints
 from hslib.store import Entry, StoreWriter
 
 _RUNS = 10**9  # request ids of two runs differ by a random number below this
+_LOOK_EVERY_S = 1.0  # at the dump directories
 
-Verdict = Literal["retry", "fail", "wait", "stop"]
+Reaction = Literal["retry", "fail", "wait", "stop"]
+_PAUSE_S, _MOST_PAUSE_S = 0.2, 10.0
 
 
-def verdict(error: BaseException) -> Verdict:
-    """What an error of one try means. Pure.
+def reaction_to(error: BaseException) -> Reaction:
+    """What is done after an error of one try. Pure.
 
     ``wait``: the server is away, which is no fault of the sample. ``stop``: no sample can
     succeed now (a full disk, a server that serves something else).
@@ -49,7 +49,7 @@ def verdict(error: BaseException) -> Verdict:
 
 
 class Reporter(Protocol):
-    """Who is told of every sample's outcome, from any worker."""
+    """Gets every sample's outcome after it is committed, from one thread."""
 
     log: logging.Logger
 
@@ -58,202 +58,255 @@ class Reporter(Protocol):
     def failed(self, index: int, num_tokens: int, check: str, reason: str) -> None: ...
 
 
+@dataclass(frozen=True, eq=False)
+class _Member:
+    """An endpoint, and what it has of the job."""
+
+    endpoint: Endpoint
+    load: Load
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A request, its answers in the order of the group, and how long they took."""
+
+    group: Group
+    answers: list[Answer]
+    latency_s: float
+
+
 class Extractor:
     """Extracts samples with the servers of one host.
 
     Args:
-        reporter: is told of each outcome after it is committed.
-        samples: all there are, read as they are wanted; None = they come by ``feed.put``, until
-            ``feed.finish``.
+        samples: all of the job, read as they are wanted.
     """
 
     def __init__(
         self,
         parameters: ExtractionParameters,
-        fleet: Endpoints,
+        endpoints: Endpoints,
         writer: StoreWriter,
         reporter: Reporter,
-        samples: Iterable[Sample] | None = None,
+        samples: Iterable[Sample],
     ) -> None:
         self._parameters, self._writer, self._reporter = parameters, writer, reporter
-        self._lanes = [Lane(member, parameters, self._deliver) for member in fleet.members]
-        most_bytes = min(lane.budget.limit_bytes for lane in self._lanes)
-        bytes_per_token = writer.manifest.state_bytes_per_token
-        self.feed = Feed(parameters, bytes_per_token, most_bytes, samples)
+        self._members = [
+            _Member(endpoint, Load(endpoint.most_bytes, endpoint.most_requests))
+            for endpoint in endpoints.members
+        ]
+        state_bytes = writer.manifest.state_bytes_per_token
+        most_bytes = min(member.load.most_bytes for member in self._members)
+        self._scheduler = Scheduler(
+            samples,
+            most_samples=min(e.samples_per_request for e in endpoints.members),
+            most_tokens=min(
+                parameters.tokens_per_request, most_bytes // dump_bytes(1, 0, state_bytes)
+            ),
+            state_bytes=state_bytes,
+            most_losses=parameters.max_attempts,
+        )
         # a killed run's requests may still be in the server: ids must not repeat between runs
         self._numbers = itertools.count(secrets.randbelow(_RUNS) * 1000)
-        self._tried: defaultdict[int, list[str]] = defaultdict(list)
-        self._times_away: Counter[int] = Counter()
+        threads = sum(requests_at_once(m.load.most_requests) + 1 for m in self._members)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="hslib-worker")
+        self._ended: queue.SimpleQueue[Future[Any] | None] = queue.SimpleQueue()
+        self._then: dict[Future[Any], Callable[[Future[Any]], None]] = {}
         self._in_a_row = 0  # failed samples since the last stored one
         self._fatal: BaseException | None = None
-        self._aborted = threading.Event()
-        # as many as may be in flight, and some to store what has come back
-        single = parameters.scan_scope == "directory"
-        count = 1 if single else requests_at_once(parameters.concurrency)
-        workers = [lane for _ in range(count) for lane in self._lanes]
-        self._lock = threading.Lock()
-        self._working = len(workers)  # workers that have not ended
-        self._threads = [
-            threading.Thread(target=self._work, args=(lane,), name="hslib-worker", daemon=True)
-            for lane in workers
-        ]
+        self._stopping, self._aborted = threading.Event(), threading.Event()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Send nothing more, and end when what is in flight is stored; from any thread."""
+        self._is_closed = True
+        self._stopping.set()
+        self._ended.put(None)
 
     def run(self) -> bool:
-        """Work until the feed is empty; False when an interrupt, or its closing, ended it early.
+        """Work until every sample has its outcome; False when it was closed or interrupted before.
 
         A second interrupt abandons what is in flight and is raised.
 
         Raises:
             HslibError, OSError: what no sample could survive; in-flight work is finished first.
         """
-        with Interrupts() as interrupts:
-            for thread in self._threads:
-                thread.start()
-            while self._working:
-                time.sleep(0.02)
-                if interrupts.count > 1:
-                    self._aborted.set()
-                    raise KeyboardInterrupt
-                if interrupts.count and not self.feed.closed:
-                    self.feed.close()
-                    self._reporter.log.warning("interrupted: finishing what is in flight")
+        try:
+            with Interrupts(lambda: self._ended.put(None)) as interrupts:
+                self._work(interrupts)
+        finally:
+            self._pool.shutdown(wait=not self._aborted.is_set(), cancel_futures=True)
         if self._fatal is not None:
             raise self._fatal
-        return not self.feed.closed
+        return not self._is_closed
 
-    def _work(self, lane: Lane) -> None:
+    def _work(self, interrupts: Interrupts) -> None:
+        while True:
+            if interrupts.count > 1:
+                self._aborted.set()
+                raise KeyboardInterrupt
+            if interrupts.count and not self._is_closed:
+                self.close()
+                self._reporter.log.warning("interrupted: finishing what is in flight")
+            if not self._stopping.is_set():
+                self._send_all()
+            if not self._then and (self._stopping.is_set() or not self._waits()):
+                return
+            self._take_one()
+
+    def _waits(self) -> bool:
+        return self._scheduler.wait_s(time.monotonic()) is not None
+
+    def _take_one(self) -> None:
+        """Wait for one thing to end, and look at the dump directories where nothing does."""
+        due = self._scheduler.wait_s(time.monotonic())
         try:
-            while lane in self._lanes:
-                group = self.feed.next(lane.budget)
-                if group is None:
-                    return
-                away: dict[int, Exception] = {}
-                try:
-                    away = self._handle(lane, group)
-                finally:
-                    back = [sample for sample in group if sample.index in away]
-                    self.feed.release(group, lane.budget, back)
-                if away:
-                    self._await(lane, next(iter(away.values())))
-        except BaseException as error:
-            self._fatal = self._fatal or error
-            self.feed.close()
-        finally:
-            with self._lock:
-                self._working -= 1
+            future = self._ended.get(timeout=_LOOK_EVERY_S if due is None else min(due, 1.0))
+        except queue.Empty:
+            self._look()
+            return
+        if future is not None:
+            try:
+                self._then.pop(future)(future)
+            except Exception as error:
+                self._stop(error)
 
-    def _await(self, lane: Lane, error: Exception) -> None:
-        """Wait for a lane's server; a lane whose server stays away is given up if others work.
+    def _stop(self, error: BaseException) -> None:
+        """No sample can succeed any more: finish what is in flight, and raise ``error``."""
+        self._fatal = self._fatal or error
+        self._stopping.set()
+
+    def _submit(self, then: Callable[[Future[Any]], None], *call: Any) -> None:
+        future = self._pool.submit(*call)
+        self._then[future] = then
+        future.add_done_callback(self._ended.put)
+
+    def _send_all(self) -> None:
+        """Give the endpoints what they may have, the least busy one first."""
+        try:
+            while True:
+                for member in sorted(self._members, key=lambda member: member.load.in_flight):
+                    group = self._scheduler.take(member.load, time.monotonic())
+                    if group is not None:
+                        self._send(member, group)
+                        break
+                else:
+                    return
+        except (HslibError, OSError) as error:  # the dataset can't be read on
+            self._stop(error)
+
+    def _send(self, member: _Member, group: Group) -> None:
+        """One request under new ids; what earlier tries of its samples left is cleared."""
+        endpoint = member.endpoint
+        old = [rid for pending in group for rid in pending.rids]
+        for pending in group:
+            pending.rids.append(request_id(pending.sample, next(self._numbers)))
+
+        def send() -> _Sent:
+            started = time.monotonic()
+            endpoint.remove(old)
+            answers = endpoint.send([p.sample for p in group], [p.rids[-1] for p in group])
+            return _Sent(group, answers, time.monotonic() - started)
+
+        self._submit(lambda future: self._sent(member, group, future), send)
+
+    def _sent(self, member: _Member, group: Group, future: Future[_Sent]) -> None:
+        """The server has done with a request: store its dumps, and look at its errors."""
+        self._scheduler.answered(member.load)
+        sent = future.result()
+        for answer in sent.answers:
+            if isinstance(answer, Exception) and reaction_to(answer) == "wait":
+                self._await(member, answer)  # before it is sent anything more
+        self._submit(
+            lambda stored: self._stored(member, group, stored),
+            lambda: self._store(member.endpoint, sent),
+        )
+
+    def _store(self, endpoint: Endpoint, sent: _Sent) -> list[Entry | Exception]:
+        """Validate, store, commit and remove each dump; in a worker."""
+        outcomes: list[Entry | Exception] = []
+        for pending, answer in zip(sent.group, sent.answers, strict=True):
+            if not isinstance(answer, Dump):
+                outcomes.append(answer)
+                continue
+            try:
+                outcomes.append(self._store_one(endpoint, pending, answer, sent.latency_s))
+            except (HslibError, OSError) as error:
+                outcomes.append(error)
+        return outcomes
+
+    def _store_one(
+        self, endpoint: Endpoint, pending: PendingSample, dump: Dump, latency_s: float
+    ) -> Entry:
+        states_hash = endpoint.validate(dump, pending.sample)
+        if self._aborted.is_set():
+            raise JobError("aborted before the sample was stored", index=pending.sample.index)
+        tries = len(pending.rids)
+        entry = self._writer.put(pending.sample, dump, states_hash, tries, latency_s)
+        endpoint.remove([dump.name])
+        return entry
+
+    def _stored(
+        self,
+        member: _Member,
+        group: Group,
+        future: Future[list[Entry | Exception]],
+    ) -> None:
+        """A request is through: every sample of it has its outcome, or waits for another try."""
+        self._scheduler.stored(member.load, group)
+        for pending, outcome in zip(group, future.result(), strict=True):
+            if isinstance(outcome, Entry):
+                self._in_a_row = 0
+                self._reporter.stored(
+                    outcome.index, outcome.num_tokens, outcome.size_bytes, outcome.latency_s
+                )
+                if len(pending.rids) > 1:  # what its other tries left takes up room
+                    member.endpoint.remove(pending.rids)
+            else:
+                self._meet(member, pending, outcome, is_alone=len(group) == 1)
+
+    def _meet(
+        self,
+        member: _Member,
+        pending: PendingSample,
+        error: Exception,
+        is_alone: bool,
+    ) -> None:
+        """React to the error of a sample's try."""
+        reaction = reaction_to(error)
+        index, tries = pending.sample.index, len(pending.rids)
+        if reaction == "stop":
+            self._stop(error)
+        elif reaction == "wait":
+            self._reporter.log.warning("[%d] no answer: %s", index, error)
+            self._lose(member, pending, error)
+            self._await(member, error)
+        elif reaction == "fail" and not is_alone:
+            self._scheduler.put_back(pending)  # a refusal of several does not say which is meant
+        elif reaction == "retry" and tries < self._parameters.max_attempts:
+            self._reporter.log.warning("[%d] try %d: %s", index, tries, error)
+            self._scheduler.put_off(pending, time.monotonic() + pause_s(tries))
+        else:
+            self._fail(member, pending, error)
+
+    def _lose(self, member: _Member, pending: PendingSample, error: Exception) -> None:
+        """A sample's server went away; the sample is to blame if that happens time and again."""
+        is_known_why = isinstance(error, HslibError) and bool(error.fields.get("dump_dir_gone"))
+        if is_known_why:
+            self._scheduler.put_back(pending)
+        elif not self._scheduler.lose(pending):
+            self._fail(member, pending, error)
+
+    def _fail(self, member: _Member, pending: PendingSample, error: Exception) -> None:
+        """Record a sample as failed.
 
         Raises:
-            JobError, ServerError: it was the last one.
+            JobError: too many in a row were.
         """
-        try:
-            lane.await_return(error, lambda: self.feed.closed)
-            self.feed.resume(lane.budget)
-        except (JobError, ServerError) as gone:
-            with self._lock:
-                others = [other for other in self._lanes if other is not lane]
-                if not others:
-                    raise
-                self._lanes = others
-            self.feed.resume(lane.budget, give_up=True)
-            self._reporter.log.error("going on with %d other server(s): %s", len(others), gone)
-
-    def _handle(self, lane: Lane, group: list[Sample]) -> dict[int, Exception]:
-        """One request for the group; whoever failed in it is tried again alone.
-
-        Returns the samples whose server went away, by index, with the error.
-        """
-        answered = functools.partial(self.feed.answered, group, lane.budget)
-        errors, away = self._try(lane, group, answered), {}
-        for sample in group:
-            error = errors.get(sample.index)
-            if error is not None and verdict(error) != "wait":
-                # a refusal of several samples does not say which of them is meant
-                refused_together = len(group) > 1 and verdict(error) == "fail"
-                error = self._try_again(lane, sample, None if refused_together else error)
-            if error is None or self._is_to_blame(sample, error, len(group)):
-                self._forget_tries(lane, sample)
-            else:
-                away[sample.index] = error
-        return away
-
-    def _forget_tries(self, lane: Lane, sample: Sample) -> None:
-        """A sample has its outcome: what its other tries left takes up room no longer."""
-        tried = self._tried.pop(sample.index, [])
-        if len(tried) > 1 or sample.index in self._times_away:
-            lane.dumps.clear(tried)
-
-    def _is_to_blame(self, sample: Sample, error: Exception, company: int) -> bool:
-        """Record a sample as failed whose server goes away whenever it is asked for it alone."""
-        self._reporter.log.warning("[%d] no answer: %s", sample.index, error)
-        self._times_away[sample.index] += company == 1
-        if self._times_away[sample.index] < self._parameters.max_attempts:
-            return False
-        self._record_failure(sample, error)
-        return True
-
-    def _try(
-        self,
-        lane: Lane,
-        group: Sequence[Sample],
-        on_answer: Callable[[], None] = lambda: None,
-    ) -> dict[int, Exception]:
-        """One request under new ids; what earlier tries of its samples left is cleared."""
-        rids = []
-        for sample in group:
-            tried = self._tried[sample.index]
-            lane.dumps.clear(tried)
-            tried.append(request_id(sample, next(self._numbers)))
-            rids.append(tried[-1])
-        return lane.send(group, rids, on_answer)
-
-    def _try_again(self, lane: Lane, sample: Sample, error: Exception | None) -> Exception | None:
-        """Retry one sample with growing pauses; record it as failed when nothing helps.
-
-        Args:
-            error: of its first try; None to try alone before judging.
-
-        Returns:
-            None when the sample has its outcome, the error when its server went away.
-        """
-        retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(self._parameters.max_attempts),
-            wait=tenacity.wait_exponential_jitter(multiplier=0.2, max=10.0),
-            retry=tenacity.retry_if_exception(lambda e: verdict(e) == "retry"),
-            reraise=True,
-        )
-        try:
-            for attempt in retrying:
-                with attempt:
-                    if error is None:
-                        error = self._try(lane, [sample]).get(sample.index)
-                    if error is None or verdict(error) == "wait":
-                        return error
-                    number = len(self._tried[sample.index])
-                    self._reporter.log.warning("[%d] try %d: %s", sample.index, number, error)
-                    last, error = error, None
-                    raise last
-        except (RequestError, DumpError) as final:
-            self._record_failure(sample, final)
-        return None
-
-    def _deliver(
-        self, sample: Sample, dump: Dump, states_hash: "xxhash.xxh3_64", latency_s: float
-    ) -> None:
-        """Store and commit a validated dump."""
-        if self._aborted.is_set():
-            raise JobError("aborted before the sample was stored", index=sample.index)
-        tries = max(1, len(self._tried[sample.index]))
-        entry = self._writer.put(sample, dump, states_hash, tries, latency_s)
-        self._in_a_row = 0
-        self._reporter.stored(sample.index, sample.num_tokens, entry.size_bytes, latency_s)
-
-    def _record_failure(self, sample: Sample, error: BaseException) -> None:
-        reason = str(error)
+        sample, reason = pending.sample, str(error)
         check = error.fields.get("check") if isinstance(error, HslibError) else None
-        self._writer.record(failure(sample, reason, len(self._tried[sample.index])))
+        member.endpoint.remove(pending.rids)
+        self._writer.record(_failure(sample, reason, len(pending.rids)))
         self._reporter.failed(
             sample.index, sample.num_tokens, str(check or type(error).__name__), reason
         )
@@ -265,8 +318,49 @@ class Extractor:
                 fix="remove the cause, then run again with retry_failed = True",
             )
 
+    def _look(self) -> None:
+        """Notice a dump directory that somebody removed, before its server answers."""
+        for member in self._members:
+            try:
+                if not member.load.is_away:
+                    member.endpoint.require_dump_dir()
+            except RequestError as error:
+                self._await(member, error)
 
-def failure(sample: Sample, reason: str, attempts: int) -> Entry:
+    def _await(self, member: _Member, error: Exception) -> None:
+        """Send an endpoint nothing until its server is back, or has been started again."""
+        if not member.load.is_away:
+            member.load.is_away = True
+            self._reporter.log.error("waiting for the server: %s", error)
+            self._submit(
+                lambda future: self._returned(member, future),
+                lambda: member.endpoint.await_return(error, self._stopping),
+            )
+
+    def _returned(self, member: _Member, future: Future[None]) -> None:
+        """An endpoint is back, or is given up if others work.
+
+        Raises:
+            HslibError: it was the last one.
+        """
+        error = future.exception()
+        if error is None:
+            member.load.is_away = False
+            self._reporter.log.info("the server at %s is back", member.endpoint.url)
+        elif not self._is_closed:
+            member.load.is_over = True
+            others = sum(not other.load.is_over for other in self._members)
+            if not others:
+                raise error
+            self._reporter.log.error("going on with %d other server(s): %s", others, error)
+
+
+def pause_s(tries: int) -> float:
+    """Seconds before a sample's next try: longer each time, and not all at the same moment."""
+    return min(_MOST_PAUSE_S, _PAUSE_S * 2.0 ** (tries - 1)) + random.random()
+
+
+def _failure(sample: Sample, reason: str, attempts: int) -> Entry:
     return Entry(
         index=sample.index,
         id=sample.id,

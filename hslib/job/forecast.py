@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from hslib.errors import ParameterError
+from hslib.job.scheduler import requests_at_once
 from hslib.server.dumps import DUMP_SHARE, DUMP_TOKEN_BYTES, dump_bytes
 from hslib.store import (
     STORED_TOKEN_BYTES,
@@ -44,15 +45,9 @@ from hslib.store import (
     stored_header_bytes,
 )
 
-MOST_STORING = 8  # requests that may be stored beside those in flight
 _SHORT_FLOAT = 1e-9  # 1.2 / 0.4 is not quite 3
 
 Bottleneck = Literal["servers", "network", "store"]
-
-
-def requests_at_once(concurrency: int) -> int:
-    """Requests whose dumps may lie there: in flight, and answered but not stored yet."""
-    return concurrency + min(concurrency, MOST_STORING)
 
 
 class Fact(NamedTuple):

@@ -6,6 +6,7 @@ finalizer that the garbage collector calls.
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -14,10 +15,13 @@ class Interrupts:
     """A context manager; :attr:`count` is how many there were. Of the main thread only.
 
     A process that was started to ignore them, as a shell's background job, goes on to.
+
+    Args:
+        notify: called at each; it must be safe in a signal handler.
     """
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self.count, self._notify = 0, notify
         self._before: Any = None
 
     def __enter__(self) -> "Interrupts":
@@ -32,3 +36,4 @@ class Interrupts:
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
         self.count += 1
+        self._notify()

@@ -3,10 +3,10 @@
 Nothing here reads a file or a clock; :mod:`hslib.extract` brings the facts and acts.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from hslib.dataset import Rejection, RowInfo, Sample, Survey
+from hslib.dataset import Rejection, RowInfo, Survey
 from hslib.errors import DatasetError, JobError
 from hslib.store import Entry, JournalState, stored_bytes
 
@@ -174,20 +174,6 @@ def require_room(plan: JobPlan, *, store_free: int | None, dump_free: int, num_s
             f"directory has {dump_free / 1e9:.3f} GB free",
             fix="a larger tmpfs or another dump_dir, or max_tokens to leave such rows out",
         )
-
-
-def pack(samples: Iterable[Sample], max_count: int, max_tokens: int) -> Iterator[list[Sample]]:
-    """Group consecutive samples into requests; a long one goes alone, none is reordered."""
-    group: list[Sample] = []
-    tokens = 0
-    for sample in samples:
-        if group and (len(group) == max_count or tokens + sample.num_tokens > max_tokens):
-            yield group
-            group, tokens = [], 0
-        group.append(sample)
-        tokens += sample.num_tokens
-    if group:
-        yield group
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """A job before and after it runs: what it would do, whether it may, and how it ended."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from hslib.job.plan import (
     JobPlan,
     Totals,
     count_outcomes,
+    in_shard,
     plan_job,
     require_masks,
     require_room,
@@ -20,7 +22,16 @@ from hslib.job.plan import (
 from hslib.model import ModelInfo, parse_layers, read_model
 from hslib.parameters import ExtractionParameters
 from hslib.server.endpoints import Servers
-from hslib.store import Manifest, Store, StoreWriter
+from hslib.store import (
+    Entry,
+    JournalState,
+    Manifest,
+    Store,
+    StoreWriter,
+    find_store,
+    open_storage,
+    require_same_kind,
+)
 
 
 @dataclass(frozen=True)
@@ -133,7 +144,7 @@ class Result:
 def prepare(parameters: ExtractionParameters, servers: Servers) -> Job:
     """Read the dataset, compare with the store, and refuse what can't come out right.
 
-    Creates the store and its manifest when they are not there; records rejected rows.
+    Only reads: the store, its manifest and the lines of rejected rows are written by ``run``.
 
     Raises:
         DatasetError, StoreError, JobError, ServerError: with the cure.
@@ -151,32 +162,28 @@ def prepare(parameters: ExtractionParameters, servers: Servers) -> Job:
             indices=[r.index for r in survey.rejections[:20]],
         )
     manifest = make_manifest(parameters, servers, model, survey)
-    with open_writer(parameters, manifest):
-        store = Store(parameters.store_path)
-    unsound = _unsound(store, parameters.resume_check)
+    store = find_store(parameters.store_path)
+    if store is not None:
+        require_same_kind(store.manifest, manifest, str(parameters.store_path))
+        manifest = store.manifest
     plan = plan_job(
         survey,
-        store.journal_state,
-        unsound,
+        store.journal_state if store else JournalState(),
+        _unsound(store, parameters.resume_check) if store else (),
         shard=(parameters.shard_index, parameters.num_shards),
         retry_failed=parameters.retry_failed,
         state_bytes_per_token=manifest.state_bytes_per_token,
     )
+    stored = store.entries if store else {}
     if parameters.on_changed_rows == "refuse":
-        require_unchanged(plan, store.entries, survey)
+        require_unchanged(plan, stored, survey)
     require_room(
         plan,
-        store_free=store.storage.free_bytes(),
+        store_free=open_storage(parameters.store_path).free_bytes(),
         dump_free=servers.dump_room_bytes(),
         num_shards=parameters.num_shards,
     )
-    return Job(parameters, dataset, survey, plan, store.manifest, frozenset(store.entries))
-
-
-def open_writer(parameters: ExtractionParameters, manifest: Manifest) -> StoreWriter:
-    return StoreWriter(
-        parameters.store_path, manifest, parameters.shard_index, parameters.num_shards
-    )
+    return Job(parameters, dataset, survey, plan, manifest, frozenset(stored))
 
 
 def _limits(parameters: ExtractionParameters, servers: Servers) -> Limits:
@@ -228,11 +235,6 @@ def _model_of(parameters: ExtractionParameters, servers: Servers) -> ModelInfo:
             fix=f'set layers = "{",".join(map(str, plugin.boundaries)) or "none"}", or start the '
             "server anew",
         )
-    if parameters.scan_scope == "directory" and not plugin.dump_all:
-        raise ServerError(
-            'scan_scope = "directory" is for servers that name dumps themselves',
-            fix='start it with dump_all = True, or use scan_scope = "request"',
-        )
     return model
 
 
@@ -266,6 +268,40 @@ def make_manifest(
 
 def _unsound(store: Store, resume_check: Literal["size", "deep"]) -> list[int]:
     return [fault.index for fault in store.verify(deep=resume_check == "deep").faults]
+
+
+def record_plan(job: Job, writer: StoreWriter) -> None:
+    """Record new rejections, and take back the lines of rows that are extracted again.
+
+    Raises:
+        JobError: the store has changed since the job was planned.
+    """
+    state = Store(job.parameters.store_path).journal_state
+    shard = (job.parameters.shard_index, job.parameters.num_shards)
+    changed = job.stored_before.symmetric_difference(state.stored)
+    if any(in_shard(index, *shard) for index in changed):  # other shards' jobs go on meanwhile
+        raise JobError(
+            "the store has changed since this job was planned; nothing was sent",
+            fix="plan it anew: run extract.prepare again, then extract.run",
+        )
+    for rejection in job.plan.rejections:
+        reason = f"{rejection.reason}: {rejection.detail}"
+        known = state.rejected.get(rejection.index)
+        if known is None or known.reason != reason:
+            writer.record(
+                Entry(
+                    index=rejection.index,
+                    id=rejection.id,
+                    status="rejected",
+                    reason=reason,
+                    finished_at=time.time(),
+                )
+            )
+    for index in {row.index for row in job.plan.todo} | set(job.plan.changed):
+        if index in state.stored:
+            writer.revoke(
+                state.stored[index], "its file failed the resume check, or its row changed"
+            )
 
 
 def result_of(job: Job, interrupted: bool) -> Result:

@@ -1,158 +1,176 @@
-"""Samples on their way to the workers: in order, grouped into requests, within byte budgets."""
+"""Which samples a server is sent next. Decisions only: no threads, no clock of its own, no I/O.
 
-import threading
+Samples go out in the dataset's order, short ones together. One that must be tried again goes by
+itself, after a pause. One that was there when servers went away comes last, with nothing else in
+flight: so a row that kills servers is found, and takes no others with it.
+"""
+
+import heapq
+import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from hslib.dataset import Sample
-from hslib.job.plan import pack
-from hslib.parameters import ExtractionParameters
 from hslib.server.dumps import dump_bytes
 
+MOST_STORING = 8  # requests that may be stored beside those in flight
 
-class Budget:
-    """What one server may be asked for at once: requests, and bytes of its dump directory.
 
-    A request counts until it is answered, so that the server has work while its dumps are
-    stored; its bytes count until they are. ``turn`` is held by the one worker that has taken a
-    group and waits for room.
+@dataclass(eq=False)
+class PendingSample:
+    """A sample without an outcome yet."""
+
+    sample: Sample
+    rids: list[str] = field(default_factory=list)  # of every try; an old one may be answered late
+    losses: int = 0  # how often its server went away while it was asked for it
+    is_suspect: bool = False  # goes with nothing else in flight
+
+
+Group = list[PendingSample]  # of one request
+
+
+@dataclass
+class Load:
+    """What one endpoint has of a job now; only the scheduler changes the numbers.
+
+    A request counts until it is answered, so that the server has work while dumps are stored; its
+    bytes count until they are.
     """
 
-    def __init__(self, limit_bytes: int, most_requests: int) -> None:
-        self.limit_bytes, self.held_bytes = limit_bytes, 0
-        self.most_requests, self.unanswered = most_requests, set[int]()
-        self.is_away = False  # whoever has noticed waits for the server; nobody else asks it
-        self.is_over = False  # it was given up
-        self.turn = threading.Lock()
+    most_bytes: int
+    most_requests: int
+    held_bytes: int = 0
+    in_flight: int = 0
+    storing: int = 0
+    has_suspect: bool = False
+    is_away: bool = False
+    is_over: bool = False  # given up
+
+    def has_slot(self) -> bool:
+        """Whether one more request may be sent, if its dumps fit."""
+        most = requests_at_once(self.most_requests)
+        is_full = self.in_flight >= self.most_requests or self.in_flight + self.storing >= most
+        return not (self.is_away or self.is_over or self.has_suspect or is_full)
+
+    def is_idle(self) -> bool:
+        return not (self.in_flight or self.storing)
 
     def fits(self, size_bytes: int) -> bool:
-        """A request larger than the whole budget goes alone."""
-        return not self.held_bytes or self.held_bytes + size_bytes <= self.limit_bytes
-
-    def is_busy(self) -> bool:
-        """As many requests are unanswered as may be, or the server is away."""
-        return self.is_away or len(self.unanswered) >= self.most_requests
+        """A request larger than the whole dump directory's share goes alone."""
+        return not self.held_bytes or self.held_bytes + size_bytes <= self.most_bytes
 
 
-class Feed:
-    """Hands out groups of samples in the order in which they come.
+def requests_at_once(concurrency: int) -> int:
+    """Requests whose dumps may lie there: in flight, and answered but not stored yet."""
+    return concurrency + min(concurrency, MOST_STORING)
 
-    Whoever asks takes the next group and waits for room in its own server's budget before
-    another worker of that server may take one, so a large sample is not overtaken there, and
-    a server that is slow does not hold up the others. Groups that come back, because their
-    server went away, go first.
+
+class Scheduler:
+    """Holds the samples that wait; those in flight are the caller's until they come back.
+
+    Args:
+        samples: all of the job, read as they are wanted.
+        most_samples: of one request.
+        most_tokens: of one request; a longer sample goes alone.
+        state_bytes: of one token.
+        most_losses: servers that a sample may cost, the last of them alone.
     """
 
     def __init__(
         self,
-        parameters: ExtractionParameters,
-        state_bytes_per_token: int,
-        most_bytes: int,
-        samples: Iterable[Sample] | None = None,
+        samples: Iterable[Sample],
+        *,
+        most_samples: int,
+        most_tokens: int,
+        state_bytes: int,
+        most_losses: int,
     ) -> None:
+        self._state_bytes, self._most_losses = state_bytes, most_losses
+        self._groups = pack(samples, most_samples, most_tokens)
+        self._first: deque[Group] = deque()  # back from a server, or looked at and too large
+        self._later: list[tuple[float, int, PendingSample]] = []  # a heap by when they are due
+        self._suspects: deque[PendingSample] = deque()
+        self._number = itertools.count()
+
+    def take(self, load: Load, now: float) -> Group | None:
+        """The next request for an endpoint, or None when it must not or can't be given one now.
+
+        What is too large for the endpoint's free bytes waits, and is not overtaken there.
         """
-        Args:
-            most_bytes: what one request may need, so that its dumps fit side by side.
-            samples: all there will be, read as they are wanted; None = they come by :meth:`put`,
-                until :meth:`finish`.
-        """
-        self._state_bytes = state_bytes_per_token
-        single = parameters.scan_scope == "directory"
-        self._most_samples = 1 if single else parameters.samples_per_request
-        self._most_tokens = min(
-            parameters.tokens_per_request, most_bytes // dump_bytes(1, 0, self._state_bytes)
-        )
-        self._groups = self._pack(samples or ())
-        self._waiting: deque[list[Sample]] = deque()
-        self._expects_more = samples is None
-        self._in_flight = 0
-        self._order, self._changed = threading.Lock(), threading.Condition()
-        self.closed = False
-
-    def _pack(self, samples: Iterable[Sample]) -> Iterator[list[Sample]]:
-        return pack(samples, self._most_samples, self._most_tokens)
-
-    def put(self, samples: Iterable[Sample]) -> None:
-        """More to hand out."""
-        with self._changed:
-            self._waiting.extend(self._pack(samples))
-            self._changed.notify_all()
-
-    def finish(self) -> None:
-        """Nothing more will be put; who asks is told so when all is done."""
-        with self._changed:
-            self._expects_more = False
-            self._changed.notify_all()
-
-    def next(self, budget: Budget) -> list[Sample] | None:
-        """The next group, counted against ``budget``; None when there will be none any more."""
-        with budget.turn:
-            # before a group is taken: a server that hangs must not sit on more than it was asked
-            with self._changed:
-                while budget.is_busy() and not (self.closed or budget.is_over):
-                    self._changed.wait(1.0)
-            if budget.is_over:
+        if not load.has_slot():
+            return None
+        group = self._next(now)
+        if group is None:
+            if not (self._suspects and load.is_idle()):
                 return None
-            with self._order:
-                group = self._take()
-            if group is None:
-                return None
-            size = self.size_bytes(group)
-            with self._changed:
-                while not budget.fits(size) and not self.closed:
-                    self._changed.wait(1.0)
-                if self.closed:
-                    return None
-                budget.held_bytes += size
-                budget.unanswered.add(id(group))
-                self._in_flight += 1
-            return group
+            group = [self._suspects.popleft()]
+            load.has_suspect = True
+        elif not load.fits(self.size_bytes(group)):
+            self._first.appendleft(group)
+            return None
+        load.in_flight += 1
+        load.held_bytes += self.size_bytes(group)
+        return group
 
-    def _take(self) -> list[Sample] | None:
-        """Wait while groups are in flight, one of which may come back, or more will be put."""
-        while not self.closed:
-            if self._waiting:
-                return self._waiting.popleft()
-            group = next(self._groups, None)
-            if group is not None:
-                return group
-            with self._changed:
-                if not (self._in_flight or self._waiting or self._expects_more):
-                    return None
-                if not self._waiting:
-                    self._changed.wait(0.2)
-        return None
+    def answered(self, load: Load) -> None:
+        """The server has done with a request; another may be sent while its dumps are stored."""
+        load.in_flight -= 1
+        load.storing += 1
 
-    def size_bytes(self, group: list[Sample]) -> int:
-        """Bytes of dump directory that the group's states take."""
-        tokens = sum(sample.num_tokens for sample in group)
+    def stored(self, load: Load, group: Group) -> None:
+        """A request is through: its dumps are stored, or of no use."""
+        load.storing -= 1
+        load.held_bytes -= self.size_bytes(group)
+        load.has_suspect = False
+
+    def _next(self, now: float) -> Group | None:
+        if self._later and self._later[0][0] <= now:
+            return [heapq.heappop(self._later)[2]]
+        if self._first:
+            return self._first.popleft()
+        samples = next(self._groups, None)
+        return None if samples is None else [PendingSample(sample) for sample in samples]
+
+    def size_bytes(self, group: Group) -> int:
+        """Bytes of dump directory that a request's states take."""
+        tokens = sum(pending.sample.num_tokens for pending in group)
         return dump_bytes(tokens, len(group), self._state_bytes)
 
-    def answered(self, group: list[Sample], budget: Budget) -> None:
-        """The server has done with the group's request; another may be sent."""
-        with self._changed:
-            budget.unanswered.discard(id(group))
-            self._changed.notify_all()
+    def put_back(self, pending: PendingSample) -> None:
+        """It is to be tried by itself, at once."""
+        self._first.append([pending])
 
-    def resume(self, budget: Budget, give_up: bool = False) -> None:
-        """A server that was away is back, or was given up."""
-        with self._changed:
-            budget.is_away, budget.is_over = False, give_up
-            self._changed.notify_all()
+    def put_off(self, pending: PendingSample, due: float) -> None:
+        """It is to be tried by itself, not before ``due``."""
+        heapq.heappush(self._later, (due, next(self._number), pending))
 
-    def release(self, group: list[Sample], budget: Budget, unfinished: list[Sample]) -> None:
-        """A group is through; ``unfinished`` of it, whose server is away, go to who asks next."""
-        with self._changed:
-            budget.is_away |= bool(unfinished)
-            budget.held_bytes -= self.size_bytes(group)
-            budget.unanswered.discard(id(group))
-            self._in_flight -= 1
-            # one by one: company must not hide which of them its server can't survive
-            self._waiting.extendleft([sample] for sample in reversed(unfinished))
-            self._changed.notify_all()
+    def lose(self, pending: PendingSample) -> bool:
+        """Its server went away while it was asked for it; False when the sample is to blame."""
+        pending.losses += 1
+        if pending.is_suspect and pending.losses >= self._most_losses:
+            return False
+        pending.is_suspect = pending.losses >= max(1, self._most_losses - 1)
+        if pending.is_suspect:
+            self._suspects.append(pending)
+        else:
+            self.put_back(pending)
+        return True
 
-    def close(self) -> None:
-        """Hand out nothing more; what is in flight goes on."""
-        with self._changed:
-            self.closed = True
-            self._changed.notify_all()
+    def wait_s(self, now: float) -> float | None:
+        """Seconds until a sample that was put off is due; None when there is none."""
+        return max(0.0, self._later[0][0] - now) if self._later else None
+
+
+def pack(samples: Iterable[Sample], most_samples: int, most_tokens: int) -> Iterator[list[Sample]]:
+    """Group consecutive samples into requests; a long one goes alone, none is reordered."""
+    group: list[Sample] = []
+    tokens = 0
+    for sample in samples:
+        if group and (len(group) == most_samples or tokens + sample.num_tokens > most_tokens):
+            yield group
+            group, tokens = [], 0
+        group.append(sample)
+        tokens += sample.num_tokens
+    if group:
+        yield group

@@ -1,4 +1,4 @@
-"""ServerCheck that a server really captures: its plugin's word, its settings, one canary request.
+"""Whether a server really captures: its plugin's word, its settings, one canary request.
 
 A server whose plugin did not load answers 200 and dumps nothing; nothing short of a dump
 that comes back and validates shows that it works.
@@ -6,12 +6,13 @@ that comes back and validates shows that it works.
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from hslib.dataset import Sample
 from hslib.errors import DumpError, RequestError, ServerError
-from hslib.model import Canary, canary_ids, take_canary
+from hslib.model import Canary, canary_ids, model_differences, take_canary
 from hslib.server.client import ServerClient, ServerSettings
 from hslib.server.dumps import DumpDir, Expected, PluginInfo, request_id, validate
 
@@ -162,3 +163,26 @@ def send_canary(
         ) from error
     finally:
         dumps.clear(rids)
+
+
+def differences(one: ServerCheck, other: ServerCheck) -> dict[str, tuple[Any, Any]]:
+    """``{field: (one's, other's)}`` of what two servers serve. Pure."""
+    first, second = one.plugin.identity(), other.plugin.identity()
+    found = {name: (first[name], second[name]) for name in first if first[name] != second[name]}
+    weights = (one.plugin.weights, other.plugin.weights)
+    place = (one.plugin.boundaries, one.plugin.num_layers)
+    # states of other layers say nothing of the model
+    same_states = not {"boundaries", "stores_final"} & found.keys()
+    canaries = (one.canary, other.canary) if same_states else (None, None)
+    return found | model_differences(weights, canaries, *place)
+
+
+def require_same(name: str, check: ServerCheck, other_name: str, other: ServerCheck) -> None:
+    """Raises :class:`ServerError` when two servers of one job serve different things."""
+    differing = differences(check, other)
+    if differing:
+        raise ServerError(
+            f"{other_name} serves something else than {name}: {', '.join(differing)} differ",
+            differing=differing,
+            fix="use servers of one model with the same layers",
+        )

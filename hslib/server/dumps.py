@@ -230,6 +230,8 @@ class DumpDir:
         deadline, pause = time.monotonic() + timeout_s, 0.0005
         while not self.is_complete(name):
             self.raise_server_error(name)
+            if not self.root.is_dir():
+                raise DumpError("the dump directory is gone", check="done", path=str(self.root))
             if time.monotonic() > deadline:
                 raise DumpError(
                     f"no complete dump within {timeout_s:g} s of the answer",

@@ -1,8 +1,8 @@
 """Where validated samples live: a directory or a bucket, written once, read, verified, repaired."""
 
-from hslib.store.journal import Entry, JournalMark, JournalState, combine, read_journal
-from hslib.store.manifest import Manifest
-from hslib.store.reader import Store, StoredSample, Tokens
+from hslib.store.journal import Entry, JournalState, combine, read_journal
+from hslib.store.manifest import Manifest, require_same_kind
+from hslib.store.reader import Store, StoredSample, Tokens, find_store
 from hslib.store.sizes import (
     STORED_TOKEN_BYTES,
     size_words,
@@ -17,13 +17,14 @@ from hslib.store.writer import StoreWriter
 __all__ = [
     "combine",
     "Entry",
-    "JournalMark",
+    "find_store",
     "JournalState",
     "Manifest",
     "open_storage",
     "probe_write",
     "read_journal",
     "read_store_url",
+    "require_same_kind",
     "size_words",
     "state_bytes",
     "Store",

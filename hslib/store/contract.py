@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from hslib.files import TensorFile
-from hslib.store.journal import Entry, JournalMark
+from hslib.store.journal import Entry
 from hslib.store.url import StoreUrl
 
 
@@ -33,8 +33,6 @@ class HeldLock(Protocol):
 class OpenJournal(Protocol):
     """Where a writer's lines go."""
 
-    mark: JournalMark
-
     def append(self, entry: Entry) -> None:
         """Return when the entry, and its file before it, are durable."""
 
@@ -53,11 +51,8 @@ class Storage(Protocol):
     def write(self, name: str, data: bytes) -> None:
         """Replace a small file, all at once and durably."""
 
-    def entries(self) -> Iterable[Entry]:
-        """The lines of all journals."""
-
-    def entries_since(self, mark: JournalMark) -> Iterable[Entry]:
-        """The lines of one writer."""
+    def entries(self, journal: str = "") -> Iterable[Entry]:
+        """The lines of all journals, or of the one of that name."""
 
     def sample_file(self, index: int, entry_id: str) -> str:
         """The name of a sample's file."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hslib.files import Lock, TensorFile, open_tensors, write_atomically, write_file
 from hslib.store.contract import HeldLock, Stat
-from hslib.store.journal import Entry, Journal, JournalMark, read_journal
+from hslib.store.journal import Entry, Journal, read_journal
 
 
 class Directory:
@@ -21,12 +21,9 @@ class Directory:
     def write(self, name: str, data: bytes) -> None:
         write_atomically(self.place / name, data)
 
-    def entries(self) -> Iterable[Entry]:
-        journals = sorted(self.place.glob("journal*.jsonl"))
-        return (entry for journal in journals for entry in read_journal(journal))
-
-    def entries_since(self, mark: JournalMark) -> Iterable[Entry]:
-        return read_journal(self.place / mark.journal, mark.offset)
+    def entries(self, journal: str = "") -> Iterable[Entry]:
+        paths = sorted(self.place.glob(journal or "journal*.jsonl"))
+        return (entry for path in paths for entry in read_journal(path))
 
     def sample_file(self, index: int, _entry_id: str) -> str:
         return f"samples/{index // 1000:05d}/{index:08d}.safetensors"
@@ -79,5 +76,6 @@ class Directory:
         return Journal(self.place / name)
 
     def free_bytes(self) -> int | None:
-        found = os.statvfs(self.place)
+        there = next(path for path in (self.place, *self.place.absolute().parents) if path.exists())
+        found = os.statvfs(there)
         return found.f_bavail * found.f_frsize

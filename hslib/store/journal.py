@@ -59,34 +59,20 @@ _DECODER = msgspec.json.Decoder(Entry)  # a third of the time of orjson and Entr
 _ENCODER = msgspec.json.Encoder()
 
 
-def journal_name(shard_index: int, num_shards: int, replica: int | None = None) -> str:
+def journal_name(shard_index: int, num_shards: int, part: str = "") -> str:
     """``journal.jsonl``, ``journal-00003-of-00008.jsonl`` for a shard, and
-    ``journal-replica-00002.jsonl`` for what a replica of such a job writes."""
+    ``journal-part-1f03a9-00017.jsonl`` for a part of either, as a cluster's tasks write them."""
     shard = f"-{shard_index:05d}-of-{num_shards:05d}" if num_shards > 1 else ""
-    own = "" if replica is None else f"-replica-{replica:05d}"
-    return f"journal{shard}{own}.jsonl"
+    return f"journal{shard}-part-{part}.jsonl" if part else f"journal{shard}.jsonl"
 
 
-@dataclass(frozen=True)
-class JournalMark:
-    """Where a writer's own lines begin in the journal of this name."""
-
-    journal: str
-    offset: int = 0  # bytes, in a file
-    writer: str = ""  # whose segments they are, on an object store
-
-
-def read_journal(path: Path, offset: int = 0) -> Iterator[Entry]:
+def read_journal(path: Path) -> Iterator[Entry]:
     """All whole lines; a torn last line (a killed writer's) is left out.
-
-    Args:
-        offset: bytes to leave out at the beginning.
 
     Raises:
         StoreError: a line inside the file that is not an entry.
     """
     with path.open("rb") as lines:
-        lines.seek(offset)
         yield from decode_lines(lines, str(path))
 
 
@@ -114,9 +100,9 @@ def decode_lines(lines: Iterable[bytes], path: str) -> Iterator[Entry]:
 class JournalState:
     """What the journals together say: at most one live entry an index."""
 
-    stored: dict[int, Entry]
-    failed: dict[int, Entry]
-    rejected: dict[int, Entry]
+    stored: dict[int, Entry] = field(default_factory=dict)
+    failed: dict[int, Entry] = field(default_factory=dict)
+    rejected: dict[int, Entry] = field(default_factory=dict)
 
 
 def combine(entries: Iterable[Entry]) -> JournalState:
@@ -200,7 +186,6 @@ class Journal(GroupCommit):
         _cut_torn_line(self._fd)
         if is_new:
             sync_directory(path.parent)
-        self.mark = JournalMark(path.name, os.lseek(self._fd, 0, os.SEEK_END))
 
     def _commit(self, lines: list[bytes], files: set[str]) -> None:
         for directory in {file.rpartition("/")[0] for file in files}:

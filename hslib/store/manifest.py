@@ -128,16 +128,21 @@ def write_or_check_manifest(storage: "Storage", wanted: Manifest) -> Manifest:
         storage.write("manifest.json", wanted.model_dump_json(indent=1).encode())
         return wanted
     stored = read_manifest(storage)
+    require_same_kind(stored, wanted, _where(storage))
+    return stored
+
+
+def require_same_kind(stored: Manifest, wanted: Manifest, where: str) -> None:
+    """Raises :class:`StoreError` with ``differing`` = ``{field: (stored, wanted)}``."""
     differing = differing_fields(stored, wanted)
     if differing:
         names = ", ".join(differing)
         raise StoreError(
             f"the store holds states of another kind: {names} differ",
             differing=differing,
-            path=_where(storage),
+            path=where,
             fix="use another store_dir, or the settings that the store was begun with",
         )
-    return stored
 
 
 def _where(storage: "Storage") -> str:

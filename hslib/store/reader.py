@@ -107,6 +107,19 @@ class VerifyReport:
         )
 
 
+def find_store(path: str | Path) -> "Store | None":
+    """The store, None where there is none yet.
+
+    Raises:
+        StoreError: it can't be read.
+    """
+    try:
+        open_storage(path).read("manifest.json")
+    except FileNotFoundError:
+        return None
+    return Store(path)
+
+
 class Store:
     """Read access to a store, whatever shards wrote it.
 

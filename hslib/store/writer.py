@@ -9,7 +9,7 @@ import numpy as np
 
 from hslib.errors import JobError
 from hslib.store.contract import Storage
-from hslib.store.journal import Entry, JournalMark, journal_name
+from hslib.store.journal import Entry, combine, journal_name
 from hslib.store.manifest import Manifest, write_or_check_manifest
 from hslib.store.sample_file import sample_header
 from hslib.store.storage import open_storage
@@ -34,7 +34,14 @@ class Captured(Protocol):
 class StoreWriter:
     """The one way to write: a sample's file, whole and confirmed, then the journal line.
 
-    Any number of threads may call :meth:`put`. One process a shard, and one a replica of its job.
+    Any number of threads may call :meth:`put`. One process per shard, and one per part of it.
+
+    Args:
+        part: of the shard that this writer has; empty for the job that has the whole shard.
+
+    Raises:
+        JobError: another job writes this shard, or a part of it, or splits the rows otherwise.
+        StoreError: the store holds states of another kind.
     """
 
     def __init__(
@@ -43,33 +50,32 @@ class StoreWriter:
         manifest: Manifest,
         shard_index: int = 0,
         num_shards: int = 1,
-        replica: int | None = None,
+        part: str = "",
     ) -> None:
         self.storage = open_storage(path)
-        name = journal_name(shard_index, num_shards, replica)
-        who = "" if replica is None else f"replica {replica} of "
+        self._name = journal_name(shard_index, num_shards, part)
+        who = f"part {part} of " if part else ""
         what = f"{who}shard {shard_index} of {num_shards} of {path}"
-        self._lock = self.storage.lock(name, what)
+        self._lock = self.storage.lock(self._name, what)
         self._lock.acquire()
         try:
             _refuse_other_splits(self.storage, num_shards)
-            if replica is None:
-                _refuse_replicas(self.storage, name)
+            if not part:
+                _refuse_parts(self.storage, self._name)
             self.manifest = write_or_check_manifest(self.storage, manifest)
             shard = f".{shard_index}-of-{num_shards}"
-            own = "" if replica is None else f".replica-{replica}"
+            own = f".part-{part}" if part else ""
             self._suffix = f"{shard}{own}.tmp"
-            # the locks show that whoever left them is gone, and his replicas with him
+            # the locks show that the writers of these files are gone, and their parts with them
             self.storage.sweep(f"{shard}{own or '*'}.tmp")
-            self._journal = self.storage.journal(name, self._lock)
+            self._journal = self.storage.journal(self._name, self._lock)
         except BaseException:
             self._lock.release()
             raise
 
-    @property
-    def mark(self) -> JournalMark:
-        """Where this writer's lines begin."""
-        return self._journal.mark
+    def stored(self) -> dict[int, Entry]:
+        """What this journal says is stored: for a part, what an earlier try at it committed."""
+        return combine(self.storage.entries(self._name)).stored
 
     def __enter__(self) -> "StoreWriter":
         return self
@@ -171,14 +177,14 @@ def _refuse_other_splits(storage: Storage, num_shards: int) -> None:
         lock.release()  # its owner is gone
 
 
-def _refuse_replicas(storage: Storage, journal: str) -> None:
-    """A driver may be gone before its replicas are: what they commit yet would be done twice.
+def _refuse_parts(storage: Storage, journal: str) -> None:
+    """A job may be gone before the tasks of its parts are: what they still commit would be redone.
 
     Raises:
         JobError: one of them is at work.
     """
     for name in storage.locked():
-        if name.startswith(f"{journal.removesuffix('.jsonl')}-replica-"):
+        if name.startswith(f"{journal.removesuffix('.jsonl')}-part-"):
             lock = storage.lock(name, f"{name} of {storage.place}")
             lock.acquire()
             lock.release()

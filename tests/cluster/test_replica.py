@@ -1,4 +1,4 @@
-"""A replica by itself, without Ray: blocks in, outcomes out; what goes wrong is returned."""
+"""A replica by itself, without Ray: a shard in, its report out."""
 
 import threading
 import time
@@ -10,14 +10,22 @@ import pytest
 from job.test_faults import DROP, FakeServer, states_of
 from make.rows import random_sample
 
-from hslib.cluster.replica import Problem, Replica, ReplicaFacts, of_replica
-from hslib.dataset import Sample
-from hslib.errors import JobError, ServerError, StoreError
+from hslib.cluster.replica import Replica, of_replica
+from hslib.cluster.shard_run import _is_the_replicas
+from hslib.cluster.shards import Shard
+from hslib.errors import JobError, RequestError, ServerError, StoreError
+from hslib.job.prepare import make_manifest
+from hslib.model import read_model
 from hslib.parameters import ExtractionParameters
-from hslib.store import JournalMark, Manifest, Store, StoreWriter, open_storage
+from hslib.server.endpoints import open_endpoints
+from hslib.store import Manifest, Store, StoreWriter, open_storage
 from hslib.store.journal import journal_name
 
-SAMPLES = [random_sample(i, 10 + i, seed=23) for i in range(12)]
+SAMPLES = tuple(random_sample(i, 10 + i, seed=23) for i in range(12))
+
+
+def shard(start: int, end: int, number: int = 0) -> Shard:
+    return Shard("1f03a9", number, SAMPLES[start:end])
 
 
 @pytest.fixture
@@ -44,10 +52,6 @@ def wanted(fake: FakeServer, tmp_path: Path) -> ExtractionParameters:
 
 @pytest.fixture
 def manifest(wanted: ExtractionParameters) -> Manifest:
-    from hslib.job.prepare import make_manifest
-    from hslib.model import read_model
-    from hslib.server.endpoints import open_endpoints
-
     survey: Any = type("Survey", (), {"digest": "0"})
     return make_manifest(wanted, open_endpoints(wanted), read_model(wanted.model_folder), survey)
 
@@ -55,131 +59,127 @@ def manifest(wanted: ExtractionParameters) -> Manifest:
 @pytest.fixture
 def replica(wanted: ExtractionParameters) -> Iterator[Replica]:
     found = Replica(3, wanted)
-    assert isinstance(found.start(), ReplicaFacts)
+    assert found.start().longest_row == 1000
     yield found
     found.close()
-    found.end()
 
 
-def test_a_block_comes_back_when_all_of_it_is_committed(
+def test_a_shard_comes_back_when_all_of_it_is_committed(
     replica: Replica, wanted: ExtractionParameters, manifest: Manifest
 ) -> None:
-    mark = replica.begin(wanted, manifest)
-    assert isinstance(mark, JournalMark)
-    report = replica.extract(SAMPLES[:8])
+    report = replica.extract(wanted, manifest, shard(0, 8))
     assert (report.ok, report.num_tokens) == (8, sum(s.num_tokens for s in SAMPLES[:8]))
-    assert (report.failures, report.unfinished, report.problem) == ([], [], None)
+    assert (report.failures, report.is_whole) == ([], True)
     store = Store(wanted.store_path)
-    assert sorted(
-        entry.index for entry in open_storage(wanted.store_path).entries_since(mark)
-    ) == list(range(8))
+    journal = "journal-part-1f03a9-00000.jsonl"
+    assert sorted(e.index for e in open_storage(wanted.store_path).entries(journal)) == list(
+        range(8)
+    )
     assert report.size_bytes == sum(entry.size_bytes for entry in store.entries.values())
     for stored in store:
         assert stored.hidden_states.equal(states_of(stored.input_ids.numpy()))
+    told = replica.told("1f03a9-00000")
+    assert told is not None
+    assert told.ok == 8
+    assert replica.told("another") is None
 
 
-def test_two_blocks_at_once_each_have_their_own_report(
+def test_a_second_try_at_a_shard_does_only_what_is_left_and_counts_all(
+    replica: Replica, wanted: ExtractionParameters, manifest: Manifest, fake: FakeServer
+) -> None:
+    first = replica.extract(wanted, manifest, shard(0, 5))
+    fake.requests.clear()
+    again = replica.extract(wanted, manifest, shard(0, 8))
+    assert (first.ok, again.ok) == (5, 8)
+    assert again.num_tokens == sum(s.num_tokens for s in SAMPLES[:8])
+    assert {int(rid.split("-")[1]) for rid in fake.requests} == {5, 6, 7}
+    assert len(Store(wanted.store_path)) == 8
+
+
+def test_a_row_that_fails_stands_in_the_report(
     replica: Replica, wanted: ExtractionParameters, manifest: Manifest, fake: FakeServer
 ) -> None:
     fake.misbehave = lambda rid, *_: 400 if rid.startswith("hs-1-") else None
-    replica.begin(wanted, manifest)
-    reports: dict[int, Any] = {}
-
-    def ask(number: int, block: list[Sample]) -> None:
-        reports[number] = replica.extract(block)
-
-    threads = [threading.Thread(target=ask, args=(n, SAMPLES[6 * n : 6 * n + 6])) for n in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert (reports[0].ok, reports[1].ok) == (5, 6)
-    assert [row.index for row in reports[0].failures] == [1]
-    assert "answered 400" in reports[0].failures[0].reason
-
-
-def test_a_mark_leaves_out_what_an_earlier_writer_wrote(
-    wanted: ExtractionParameters, manifest: Manifest
-) -> None:
-    marks = []
-    for sample in SAMPLES[:2]:
-        replica = Replica(3, wanted)
-        replica.start()
-        marks.append(replica.begin(wanted, manifest))
-        replica.extract([sample])
-        replica.end()
-    assert isinstance(marks[1], JournalMark)
-    assert [entry.index for entry in open_storage(wanted.store_path).entries_since(marks[1])] == [1]
-    assert list(Store(wanted.store_path).entries) == [0, 1]
+    report = replica.extract(wanted, manifest, shard(0, 6))
+    assert (report.ok, report.is_whole) == (5, True)
+    assert [row.index for row in report.failures] == [1]
+    assert "answered 400" in report.failures[0].reason
 
 
 def test_a_lock_that_is_about_to_be_free_is_waited_for(
     replica: Replica, wanted: ExtractionParameters, manifest: Manifest
 ) -> None:
     with StoreWriter(wanted.store_path, manifest):
-        held = open_storage(wanted.store_path).lock(journal_name(0, 1, 3), "it")
+        held = open_storage(wanted.store_path).lock(journal_name(0, 1, "1f03a9-00000"), "it")
     held.acquire()
     threading.Timer(1.0, held.release).start()
     started = time.monotonic()
-    assert isinstance(replica.begin(wanted, manifest), JournalMark)
+    assert replica.extract(wanted, manifest, shard(0, 2)).is_whole
     assert time.monotonic() - started > 0.5
 
 
-def test_a_store_of_another_kind_is_the_jobs_problem(
+def test_a_store_of_another_kind_is_refused(
     replica: Replica, wanted: ExtractionParameters, manifest: Manifest
 ) -> None:
     with StoreWriter(wanted.store_path, manifest.model_copy(update={"boundaries": (1, 2, 5)})):
         pass
-    answer = replica.begin(wanted, manifest)
-    assert isinstance(answer, Problem)
-    assert (answer.kind, "boundaries differ" in answer.text) == ("job", True)
+    with pytest.raises(StoreError, match="boundaries differ"):
+        replica.extract(wanted, manifest, shard(0, 2))
 
 
-def test_a_server_that_stays_away_is_the_replicas_problem(
+def test_a_server_that_stays_away_ends_the_shard_and_what_is_stored_stays(
     replica: Replica, wanted: ExtractionParameters, manifest: Manifest, fake: FakeServer
 ) -> None:
-    replica.begin(wanted, manifest)
-    replica.extract(SAMPLES[:2])
+    replica.extract(wanted, manifest, shard(0, 2))
     fake.misbehave = lambda *_: DROP  # connections that are kept open outlive the next line
     fake.stop()
-    report = replica.extract(SAMPLES[2:6])
-    assert (report.ok, report.unfinished) == (0, [2, 3, 4, 5])
-    assert report.problem is not None
-    assert report.problem.kind == "replica"
-    later = replica.extract(SAMPLES[6:8])
-    assert (later.unfinished, later.problem) == ([6, 7], report.problem)
+    with pytest.raises(JobError, match="did not come back") as caught:
+        replica.extract(wanted, manifest, shard(0, 6))
+    assert caught.value.fields["down"]
+    assert len(Store(wanted.store_path)) == 2
     fake.start()  # for the fixture to stop
 
 
-def test_a_stopped_replica_finishes_what_it_has_sent_and_returns_the_rest(
+def test_a_stopped_replica_finishes_what_it_has_sent_and_begins_no_shard_of_that_run(
     replica: Replica, wanted: ExtractionParameters, manifest: Manifest, fake: FakeServer
 ) -> None:
     def stop_once(*_: Any) -> None:
-        replica.stop()
+        replica.stop("1f03a9")
         time.sleep(0.1)
 
     fake.misbehave = stop_once
-    replica.begin(wanted, manifest)
-    report = replica.extract(SAMPLES)
+    report = replica.extract(wanted, manifest, shard(0, 12))
     assert 0 < report.ok < len(SAMPLES)
-    assert report.problem is None
-    done = set(Store(wanted.store_path).entries)
-    assert set(report.unfinished) == {s.index for s in SAMPLES} - done
-    assert len(done) == report.ok
+    assert not report.is_whole
+    assert len(Store(wanted.store_path)) == report.ok
+    fake.misbehave = lambda *_: None
+    assert replica.extract(wanted, manifest, shard(0, 12, number=1)).ok == 0
+    later = Shard("another", 0, SAMPLES[:4])
+    assert replica.extract(wanted, manifest, later).is_whole
 
 
 @pytest.mark.parametrize(
-    ("error", "kind"),
+    ("error", "is_the_replicas"),
     [
-        (ServerError("another model came back"), "replica"),
-        (JobError("gone", down=True), "replica"),
-        (JobError("20 samples in a row failed"), "job"),
-        (StoreError("of another kind"), "job"),
-        (OSError(28, "No space left on device"), "job"),
+        (ServerError("another model came back"), True),
+        (JobError("gone", down=True), True),
+        (JobError("in use by another job", owner="pid 7"), True),
+        (JobError("20 samples in a row failed"), False),
+        (StoreError("of another kind"), False),
+        (OSError(28, "No space left on device"), False),
     ],
 )
-def test_whose_problem_an_error_is(error: Exception, kind: str) -> None:
-    assert Problem.of(error).kind == kind
+def test_whether_another_replica_may_do_better(error: Exception, is_the_replicas: bool) -> None:
+    assert _is_the_replicas(error) == is_the_replicas
+
+
+def test_an_error_keeps_its_fields_from_process_to_process() -> None:
+    import pickle
+
+    error = RequestError("no answer", fix="wait", down=True, index=7)
+    found = pickle.loads(pickle.dumps(error))
+    assert type(found) is RequestError
+    assert (str(found), found.fix, found.fields) == (str(error), "wait", {"down": True, "index": 7})
 
 
 def test_each_replica_has_a_run_and_a_dump_directory_of_its_own(tmp_path: Path) -> None:
@@ -194,13 +194,12 @@ def test_each_replica_has_a_run_and_a_dump_directory_of_its_own(tmp_path: Path) 
     assert of_replica(default, 0).dump_paths != of_replica(default, 1).dump_paths
 
 
-def test_nobody_takes_over_a_job_whose_driver_is_gone_while_its_replicas_still_write(
-    replica: Replica, wanted: ExtractionParameters, manifest: Manifest
+def test_no_job_begins_while_a_task_of_one_that_is_gone_still_writes(
+    wanted: ExtractionParameters, manifest: Manifest
 ) -> None:
-    replica.begin(wanted, manifest)
-    with pytest.raises(JobError, match=r"journal-replica-00003\.jsonl of .* is in use"):
-        StoreWriter(wanted.store_path, manifest)
-    with StoreWriter(wanted.store_path, manifest, replica=1):
-        pass  # the others of its job may come and go
-    replica.end()
+    with StoreWriter(wanted.store_path, manifest, part="1f03a9-00003"):
+        with pytest.raises(JobError, match=r"journal-part-1f03a9-00003\.jsonl of .* is in use"):
+            StoreWriter(wanted.store_path, manifest)
+        with StoreWriter(wanted.store_path, manifest, part="1f03a9-00001"):
+            pass  # the others of its job may come and go
     StoreWriter(wanted.store_path, manifest).close()

@@ -575,7 +575,7 @@ def test_a_row_that_its_server_never_answers_fails_and_does_not_hang_the_job(
     assert list(result.failed) == [4]
     assert_store_is_right(parameters().store_path, [s.index for s in SAMPLES if s.index != 4])
     log = (parameters().run_path / "extraction.log").read_text()
-    assert log.count("[4] no answer") == 4, "once in company, three times alone"
+    assert log.count("[4] no answer") == 3, "in company, by itself, and with nothing in flight"
 
 
 def test_a_proxy_without_a_server_behind_it_is_waited_out(
@@ -716,3 +716,38 @@ def test_a_full_disk_stops_the_job_and_what_was_committed_stays(
     assert not list(parameters().store_path.rglob("*.tmp"))
     assert run(parameters()).totals.already_done == 5
     assert_store_is_right(parameters().store_path)
+
+
+def test_a_dump_directory_that_is_removed_is_named_at_once_and_the_job_goes_on_later(
+    fake: FakeServer, parameters: Any
+) -> None:
+    """As systemd-logind does at logout; the rows in flight are not to blame."""
+    removed_at: list[float] = []
+    wanted = parameters(concurrency=2, samples_per_request=1, server_wait_s=30.0)
+    port = int(fake.url.rsplit(":", 1)[1])
+
+    def misbehave(rid: str, *_: Any) -> int | None:
+        if "-999999999-" in rid or removed_at:
+            return None
+        if rid.startswith("hs-5-"):
+            shutil.rmtree(fake.dumps)
+            removed_at.append(time.monotonic())
+            time.sleep(6)  # a long row: the server is silent meanwhile
+            return NO_DUMP
+        return None
+
+    def restart() -> None:
+        log = wanted.run_path / "extraction.log"
+        while not (removed_at and "was removed while the job runs" in log.read_text()):
+            time.sleep(0.05)
+        removed_at.append(time.monotonic())
+        fake.stop()
+        fake.start(port)
+
+    fake.misbehave = misbehave
+    threading.Thread(target=restart, daemon=True).start()
+    result = run(wanted)
+    assert result.is_whole
+    assert removed_at[1] - removed_at[0] < 5
+    assert "enable-linger" in (wanted.run_path / "extraction.log").read_text()
+    assert_store_is_right(wanted.store_path)

@@ -3,16 +3,14 @@
 from dataclasses import replace
 
 import pytest
-from make.rows import random_sample
 
-from hslib.dataset import Rejection, RowInfo, Sample, Survey
+from hslib.dataset import Rejection, RowInfo, Survey
 from hslib.errors import DatasetError, JobError
 from hslib.job.plan import (
     JobPlan,
     Totals,
     count_outcomes,
     in_shard,
-    pack,
     plan_job,
     require_masks,
     require_room,
@@ -145,19 +143,6 @@ def test_a_job_that_cannot_fit_is_refused_with_what_would() -> None:
         require_room(found, store_free=500_000, dump_free=200_000, num_shards=1)
     with pytest.raises(JobError, match="longest row"):
         require_room(found, store_free=2_000_000, dump_free=50_000, num_shards=1)
-
-
-def packed(lengths: list[int], max_count: int, max_tokens: int) -> list[list[int]]:
-    samples: list[Sample] = [random_sample(i, n) for i, n in enumerate(lengths)]
-    groups = list(pack(samples, max_count, max_tokens))
-    assert [s.index for group in groups for s in group] == list(range(len(lengths)))
-    return [[s.num_tokens for s in group] for group in groups]
-
-
-def test_short_rows_share_a_request_and_long_ones_go_alone() -> None:
-    assert packed([5, 5, 5, 5, 5], 2, 100) == [[5, 5], [5, 5], [5]]
-    assert packed([5, 90, 6, 200, 1, 1], 8, 100) == [[5, 90], [6], [200], [1, 1]]
-    assert packed([], 8, 100) == []
 
 
 def test_totals_are_counted_from_the_journal() -> None:

@@ -1,179 +1,162 @@
-"""The feed: order, byte budgets, and groups that come back."""
+"""The scheduler: order, groups, byte budgets, tries that wait, and rows that servers die of."""
 
-import threading
-import time
 from typing import Any
 
-import pytest
 from make.rows import random_sample
 
-from hslib.job.scheduler import Budget, Feed
-from hslib.parameters import ExtractionParameters
+from hslib.dataset import Sample
+from hslib.job.scheduler import Group, Load, Scheduler, pack
 
-BYTES = 100  # of states a token
-
-
-@pytest.fixture
-def feed_of() -> Any:
-    def make(*lengths: int, most_bytes: int = 10**9, **values: Any) -> Feed:
-        parameters = ExtractionParameters.from_values({"samples_per_request": 1, **values})
-        samples = [random_sample(i, n) for i, n in enumerate(lengths)]
-        return Feed(parameters, BYTES, most_bytes, samples)
-
-    return make
+BYTES = 100  # of states per token
+NOW = 1000.0
 
 
-def indices(group: Any) -> list[int]:
-    return [sample.index for sample in group]
+def scheduler(
+    *lengths: int, most_samples: int = 1, most_tokens: int = 10**6, most_losses: int = 3
+) -> Scheduler:
+    return Scheduler(
+        [random_sample(i, n) for i, n in enumerate(lengths)],
+        most_samples=most_samples,
+        most_tokens=most_tokens,
+        state_bytes=BYTES,
+        most_losses=most_losses,
+    )
 
 
-def test_groups_come_in_order_and_end(feed_of: Any) -> None:
-    feed, budget = feed_of(5, 5, 5, samples_per_request=2), Budget(10**9, 99)
-    groups = [feed.next(budget), feed.next(budget)]
+def load(most_bytes: int = 10**9, most_requests: int = 99) -> Load:
+    return Load(most_bytes, most_requests)
+
+
+def indices(group: Group | None) -> list[int] | None:
+    return None if group is None else [pending.sample.index for pending in group]
+
+
+def finish(work: Scheduler, on: Load, group: Group) -> None:
+    work.answered(on)
+    work.stored(on, group)
+
+
+def packed(lengths: list[int], most_samples: int, most_tokens: int) -> list[list[int]]:
+    samples: list[Sample] = [random_sample(i, n) for i, n in enumerate(lengths)]
+    groups = list(pack(samples, most_samples, most_tokens))
+    assert [s.index for group in groups for s in group] == list(range(len(lengths)))
+    return [[s.num_tokens for s in group] for group in groups]
+
+
+def test_short_rows_share_a_request_and_long_ones_go_alone() -> None:
+    assert packed([5, 5, 5, 5, 5], 2, 100) == [[5, 5], [5, 5], [5]]
+    assert packed([5, 90, 6, 200, 1, 1], 8, 100) == [[5, 90], [6], [200], [1, 1]]
+    assert packed([], 8, 100) == []
+
+
+def test_groups_go_out_in_order_and_end() -> None:
+    work, server = scheduler(5, 5, 5, most_samples=2), load()
+    groups: list[Any] = [work.take(server, NOW), work.take(server, NOW)]
     assert [indices(group) for group in groups] == [[0, 1], [2]]
+    assert work.take(server, NOW) is None
     for group in groups:
-        feed.release(group, budget, [])
-    assert feed.next(budget) is None
-    assert budget.held_bytes == 0
+        finish(work, server, group)
+    assert (server.held_bytes, server.is_idle()) == (0, True)
 
 
-def waits(feed: Feed, budget: Budget) -> tuple[threading.Thread, list[Any]]:
-    got: list[Any] = []
-    thread = threading.Thread(target=lambda: got.append(feed.next(budget)), daemon=True)
-    thread.start()
-    thread.join(0.2)
-    return thread, got
+def test_a_group_waits_until_it_fits_and_is_not_overtaken() -> None:
+    work, server = scheduler(10, 80, 1), load(9_000)
+    first = work.take(server, NOW)
+    assert first is not None
+    assert work.take(server, NOW) is None, "80 tokens do not fit beside the first"
+    assert work.take(server, NOW) is None, "one token would, but it is not its turn"
+    finish(work, server, first)
+    assert indices(work.take(server, NOW)) == [1]
 
 
-def test_a_group_waits_until_it_fits_and_is_not_overtaken(feed_of: Any) -> None:
-    feed, budget = feed_of(10, 80, 1), Budget(9_000, 99)
-    first = feed.next(budget)
-    thread, got = waits(feed, budget)  # 80 tokens do not fit beside the first
-    small_thread, small = waits(feed, budget)  # one token would, but it is not its turn
-    assert (got, small) == ([], [])
-    assert budget.held_bytes <= budget.limit_bytes
-    feed.release(first, budget, [])
-    thread.join(5)
-    assert (indices(got[0]), small) == ([1], [])
-    feed.release(got[0], budget, [])
-    small_thread.join(5)
-    assert indices(small[0]) == [2]
+def test_what_is_too_large_for_one_server_now_goes_to_another() -> None:
+    work, full, free = scheduler(50, 50, 50), load(6_000), load()
+    assert indices(work.take(full, NOW)) == [0]
+    assert work.take(full, NOW) is None
+    assert indices(work.take(free, NOW)) == [1]
 
 
-def test_a_group_larger_than_the_whole_budget_goes_alone(feed_of: Any) -> None:
-    feed, budget = feed_of(200, 5), Budget(9_000, 99)
-    large = feed.next(budget)
+def test_a_group_larger_than_the_whole_budget_goes_alone() -> None:
+    work, server = scheduler(200, 5), load(9_000)
+    large = work.take(server, NOW)
     assert indices(large) == [0]
-    thread, got = waits(feed, budget)
-    assert got == []
-    feed.release(large, budget, [])
-    thread.join(5)
-    assert indices(got[0]) == [1]
+    assert large is not None
+    assert work.take(server, NOW) is None
+    finish(work, server, large)
+    assert indices(work.take(server, NOW)) == [1]
 
 
-def test_one_request_never_needs_more_than_fits_at_once(feed_of: Any) -> None:
-    feed = feed_of(*[50] * 8, most_bytes=104 * 120, samples_per_request=8)
-    budget = Budget(10**9, 99)
-    sizes = []
-    while (group := feed.next(budget)) is not None:
-        sizes.append(len(group))
-        feed.release(group, budget, [])
-    assert sizes == [2, 2, 2, 2]
+def test_an_answered_request_makes_room_for_another_before_it_is_stored() -> None:
+    work, server = scheduler(5, 5, 5, 5), load(most_requests=1)
+    assert indices(work.take(server, NOW)) == [0]
+    assert work.take(server, NOW) is None
+    work.answered(server)
+    assert indices(work.take(server, NOW)) == [1]
+    work.answered(server)
+    assert work.take(server, NOW) is None, "two wait for the disk: a third must not pile up"
 
 
-def test_a_full_server_does_not_hold_up_another(feed_of: Any) -> None:
-    feed, slow, quick = feed_of(50, 50, 50), Budget(6_000, 99), Budget(10**9, 99)
-    feed.next(slow)
-    thread, got = waits(feed, slow)
-    assert got == []
-    assert indices(feed.next(quick)) == [2]
-    feed.close()
-    thread.join(5)
+def test_a_sample_that_was_put_off_goes_alone_when_it_is_due_and_before_others() -> None:
+    work, server = scheduler(5, 5, 5, most_samples=2), load()
+    group = work.take(server, NOW)
+    assert group is not None
+    work.put_off(group[1], NOW + 5)
+    work.put_off(group[0], NOW + 2)
+    assert work.wait_s(NOW) == 2
+    assert indices(work.take(server, NOW + 1)) == [2]
+    assert work.take(server, NOW + 1) is None
+    assert indices(work.take(server, NOW + 6)) == [0]
+    assert indices(work.take(server, NOW + 6)) == [1]
+    assert work.wait_s(NOW) is None
 
 
-def test_what_comes_back_goes_out_again_one_by_one_and_nobody_leaves_before(feed_of: Any) -> None:
-    feed, budget = feed_of(5, 5, samples_per_request=2), Budget(10**9, 99)
-    group = feed.next(budget)
-    thread, got = waits(feed, budget)  # nothing is left, but the group may come back
-    assert got == []
-    assert thread.is_alive()
-    feed.release(group, budget, group)
-    thread.join(5)
-    assert indices(got[0]) == [0]
-    assert budget.is_busy(), "its server is away"
-    feed.resume(budget)
-    assert indices(feed.next(budget)) == [1]
+def test_a_server_that_is_away_or_given_up_is_sent_nothing() -> None:
+    for flag in ("is_away", "is_over"):
+        work, server = scheduler(5), load()
+        setattr(server, flag, True)
+        assert work.take(server, NOW) is None
+        assert indices(work.take(load(), NOW)) == [0]
 
 
-def test_a_server_that_was_given_up_is_handed_nothing(feed_of: Any) -> None:
-    feed, gone, other = feed_of(5, 5), Budget(10**9, 99), Budget(10**9, 99)
-    group = feed.next(gone)
-    feed.release(group, gone, group)
-    thread, got = waits(feed, gone)
-    assert thread.is_alive()
-    feed.resume(gone, give_up=True)
-    thread.join(5)
-    assert got == [None]
-    assert indices(feed.next(other)) == [0]
+def lose(work: Scheduler, on: Load, group: Group | None) -> list[bool]:
+    assert group is not None
+    found = [work.lose(pending) for pending in group]
+    finish(work, on, group)
+    return found
 
 
-def test_a_closed_feed_hands_out_nothing(feed_of: Any) -> None:
-    feed, budget = feed_of(5, 5), Budget(10**9, 99)
-    feed.next(budget)
-    feed.close()
-    assert feed.next(budget) is None
+def test_rows_that_servers_died_with_go_one_by_one_and_at_last_with_nothing_else() -> None:
+    work, server = scheduler(5, 5, 5, most_samples=2), load()
+    assert lose(work, server, work.take(server, NOW)) == [True, True]
+    again = [work.take(server, NOW), work.take(server, NOW)]
+    assert [indices(group) for group in again] == [[0], [1]]
+    for group in again:
+        assert lose(work, server, group) == [True]
+    other = work.take(server, NOW)
+    assert indices(other) == [2], "the others first"
+    assert other is not None
+    assert work.take(server, NOW) is None, "a suspect needs the server for itself"
+    finish(work, server, other)
+    suspect = work.take(server, NOW)
+    assert indices(suspect) == [0]
+    assert work.take(server, NOW) is None, "and nothing goes beside it"
+    assert lose(work, server, suspect) == [False], "it is to blame: nothing else was there"
+    innocent = work.take(server, NOW)
+    assert indices(innocent) == [1]
+    assert innocent is not None
+    finish(work, server, innocent)
+    assert work.take(server, NOW) is None
 
 
-def test_an_answered_request_makes_room_for_another_before_it_is_stored(feed_of: Any) -> None:
-    feed, budget = feed_of(5, 5, 5, samples_per_request=1), Budget(10**9, 1)
-    first = feed.next(budget)
-    assert first is not None
-    assert budget.is_busy()
-    feed.answered(first, budget)
-    feed.answered(first, budget)
-    second = feed.next(budget)
-    assert second is not None
-    assert second != first
-    feed.release(first, budget, [])
-    assert budget.is_busy(), "the second is still unanswered"
-    feed.release(second, budget, [])
-    assert not budget.is_busy()
-    assert budget.held_bytes == 0
-
-
-def test_a_busy_server_takes_no_group_that_another_could_have(feed_of: Any) -> None:
-    feed, busy, free = feed_of(5, 5, samples_per_request=1), Budget(10**9, 1), Budget(10**9, 1)
-    first = feed.next(busy)
-    assert first is not None
-    waiting = threading.Thread(target=feed.next, args=(busy,), daemon=True)
-    waiting.start()
-    time.sleep(0.1)
-    second = feed.next(free)
-    assert second is not None
-    assert [s.index for s in second] == [1]
-    feed.close()
-    waiting.join(5)
-    assert not waiting.is_alive()
-
-
-def test_groups_that_are_put_go_out_until_the_end_is_told() -> None:
-    parameters = ExtractionParameters.from_values({"samples_per_request": 2})
-    feed, budget = Feed(parameters, BYTES, 10**9), Budget(10**9, 99)
-    thread, got = waits(feed, budget)
-    assert thread.is_alive(), "more is to come"
-    feed.put([random_sample(i, 5) for i in range(3)])
-    thread.join(5)
-    second = feed.next(budget)
-    assert [indices(got[0]), indices(second)] == [[0, 1], [2]]
-    feed.release(second, budget, [])
-    thread, ended = waits(feed, budget)
-    assert thread.is_alive()
-    feed.finish()
-    thread.join(0.5)
-    assert thread.is_alive(), "a group in flight may come back"
-    feed.release(got[0], budget, got[0][:1])
-    feed.resume(budget)
-    thread.join(5)
-    assert indices(ended[0]) == [0]
-    feed.release(ended[0], budget, [])
-    assert feed.next(budget) is None
+def test_a_row_is_never_blamed_in_company() -> None:
+    for most_losses in (1, 2, 3, 5):
+        work, server = scheduler(5, 5, most_losses=most_losses), load()
+        blamed = []
+        for _ in range(12):
+            groups = []
+            while (group := work.take(server, NOW)) is not None:
+                groups.append(group)
+            for group in groups:
+                blamed += [g for g in [lose(work, server, group)] if g == [False]]
+                assert not (len(groups) > 1 and blamed)
+        assert len(blamed) == 2, "both, each alone"

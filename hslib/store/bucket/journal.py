@@ -11,7 +11,7 @@ import secrets
 from hslib.errors import StoreError
 from hslib.store.bucket.objects import Objects
 from hslib.store.contract import HeldLock
-from hslib.store.journal import GroupCommit, JournalMark
+from hslib.store.journal import GroupCommit
 
 SEGMENT_BYTES = 256 << 10
 
@@ -23,7 +23,6 @@ class ObjectJournal(GroupCommit):
         super().__init__()
         self._objects, self._held = objects, held
         self._stem = f"{name.removesuffix('.jsonl')}-{secrets.token_hex(6)}"
-        self.mark = JournalMark(name, writer=self._stem)
         self._number, self._content, self._etag = 1, b"", ""
 
     def _commit(self, lines: list[bytes], _files: set[str]) -> None:

@@ -13,7 +13,7 @@ from hslib.store.bucket.journal import ObjectJournal
 from hslib.store.bucket.lock import ObjectLock
 from hslib.store.bucket.objects import Objects
 from hslib.store.contract import HeldLock, Stat
-from hslib.store.journal import Entry, JournalMark, decode_lines
+from hslib.store.journal import Entry, decode_lines
 
 _READERS = 8
 
@@ -31,13 +31,8 @@ class ObjectStore:
     def write(self, name: str, data: bytes) -> None:
         self.objects.put(name, data)
 
-    def entries(self) -> Iterable[Entry]:
-        return self._lines("journal")
-
-    def entries_since(self, mark: JournalMark) -> Iterable[Entry]:
-        return self._lines(mark.writer)
-
-    def _lines(self, stem: str) -> Iterable[Entry]:
+    def entries(self, journal: str = "") -> Iterable[Entry]:
+        stem = f"{journal.removesuffix('.jsonl')}-" if journal else "journal"
         names = [found.name for found in self.objects.list(stem)]
         segments = [name for name in names if name.endswith(".jsonl")]
         with ThreadPoolExecutor(_READERS) as pool:

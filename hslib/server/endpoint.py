@@ -1,0 +1,239 @@
+"""One server and its dump directory: rows in, dumps out; and the server's return when it is gone.
+
+Knows nothing of retries, of other endpoints or of the store.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import xxhash
+
+from hslib.dataset import Sample
+from hslib.errors import DumpError, JobError, RequestError, ServerError
+from hslib.files import Lock
+from hslib.parameters import ExtractionParameters
+from hslib.server import launch
+from hslib.server.check import ServerCheck, check_server, differences
+from hslib.server.client import ServerClient
+from hslib.server.dumps import DUMP_SHARE, Dump, DumpDir, validate
+from hslib.server.processes import is_alive
+
+MOST_RESTARTS = 3  # of a server, without a sample taken between
+_LOOK_EVERY_S = 0.5  # while a server is away
+
+Answer = Dump | DumpError | RequestError
+
+
+@dataclass
+class Endpoint:
+    """A checked server and its dump directory.
+
+    Args:
+        state: ``server.json`` of a server of this run; None for one that somebody else runs.
+        restart: starts that server again; None for one that the job did not start.
+    """
+
+    url: str
+    dumps: DumpDir
+    api_key: str
+    check: ServerCheck
+    parameters: ExtractionParameters
+    state: launch.ServerState | None = None
+    restart: Callable[[], launch.ServerState] | None = None
+    restarts: int = field(default=0, init=False)  # since the last sample that was taken
+    samples_per_request: int = field(init=False)
+    most_requests: int = field(init=False)  # in flight at once
+
+    def __post_init__(self) -> None:
+        self.samples_per_request = self.parameters.samples_per_request
+        self.most_requests = self.parameters.concurrency
+        self._client = self._new_client()
+        self._lock: Lock | None = None
+
+    def _new_client(self) -> ServerClient:
+        return ServerClient(self.url, self.api_key, self.parameters.request_timeout_s)
+
+    @property
+    def origin(self) -> str:
+        """In words, for a table."""
+        if self.state is None:
+            return "named by server_url"
+        return "started for this job" if self.state.for_job else "the run's own"
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes of dumps that may lie in the dump directory at once."""
+        free = int(self.dumps.free_bytes() * DUMP_SHARE)
+        return min(free, self.check.plugin.budget_bytes or free)
+
+    def leftovers(self) -> list[str]:
+        """Dumps that no living job waits for, when the dump directory's lock is held."""
+        return [name for name in self.dumps.names() if name.startswith("hs-")]
+
+    def claim(self) -> None:
+        """Lock the dump directory and empty it.
+
+        Raises:
+            JobError: another job has it.
+        """
+        self._lock = Lock(self.dumps.root / ".lock", f"dump directory {self.dumps.root}")
+        self._lock.acquire()
+        self.dumps.clear(self.leftovers())
+
+    def release(self) -> None:
+        """Empty the dump directory of late answers and unlock it."""
+        if self._lock is not None:
+            self.dumps.clear(self.leftovers())
+            self._lock.release()
+            self._lock = None
+
+    def send(self, samples: Sequence[Sample], rids: Sequence[str]) -> list[Answer]:
+        """One request; each sample's dump, or why there is none, in the order of ``samples``.
+
+        A dump is complete and not yet validated. It stays until :meth:`remove`.
+
+        Raises:
+            ServerError: the server refuses the API key.
+        """
+        self.dumps.clear(rids)
+        try:
+            self._client.prefill([sample.input_ids for sample in samples], rids)
+        except RequestError as error:
+            return [self._gone() or error] * len(samples)
+        return [self._dump_of(rid) for rid in rids]
+
+    def _dump_of(self, rid: str) -> Answer:
+        try:
+            self.dumps.wait(rid, self.parameters.dump_timeout_s)
+            return self.dumps.load(rid)
+        except (DumpError, RequestError) as error:
+            return self._gone() or error
+
+    def validate(self, dump: Dump, sample: Sample) -> "xxhash.xxh3_64":
+        """Check that a dump is this sample's states; the running hash over them.
+
+        Raises:
+            DumpError: it is not.
+            RequestError: another process serves since the server was checked.
+        """
+        if self.dumps.plugin_mark() != self.check.mark:
+            raise self._gone() or RequestError(
+                "the server was started again meanwhile", down=True, index=sample.index
+            )
+        states_hash = validate(dump, sample, self.check.expected)
+        self.restarts = 0
+        return states_hash
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove dumps that are stored, or that nobody waits for any more."""
+        self.dumps.clear(names)
+
+    def require_dump_dir(self) -> None:
+        """Raises :class:`RequestError` (``down``) when somebody removed the dump directory."""
+        gone = self._gone()
+        if gone is not None:
+            raise gone
+
+    def _gone(self) -> RequestError | None:
+        if self.dumps.root.is_dir():
+            return None
+        return RequestError(
+            f"the dump directory {self.dumps.root} was removed while the job runs",
+            down=True,
+            dump_dir_gone=True,
+            fix="systemd-logind empties a user's /dev/shm at logout (RemoveIPC=yes): run "
+            "`loginctl enable-linger`, or set dump_dir to a tmpfs of your own; "
+            + ("the job starts its server again" if self.restart else "start the server again"),
+        )
+
+    def await_return(self, error: Exception, is_stopping: threading.Event) -> None:
+        """Return when a server that went away is back, and is the one that the job began with.
+
+        A server that the job started is started again if it died.
+
+        Raises:
+            JobError: it does not come back in time, or died and is no server of this job.
+            ServerError: another model or other layers came back, or it can't be started.
+        """
+        deadline = time.monotonic() + self.parameters.server_wait_s
+        time.sleep(0.2)  # a server that drops connections and stays up must not be hammered
+        while not self._is_back():
+            if self.restart is not None and self._is_lost():
+                self._start_again(error)
+                return
+            if is_stopping.is_set():
+                raise self._lost("is gone", error)
+            if time.monotonic() > deadline:
+                raise self._lost(f"did not come back in {self.parameters.server_wait_s:g} s", error)
+            time.sleep(_LOOK_EVERY_S)
+            self._find_successor()
+
+    def _is_lost(self) -> bool:
+        """Whether the run's server can't come back by itself."""
+        assert self.state is not None
+        return not (is_alive(self.state) and self.dumps.root.is_dir())
+
+    def _lost(self, how: str, error: Exception) -> JobError:
+        return JobError(
+            f"the server at {self.url} {how}: {error}",
+            down=True,
+            fix="see its log, start it again, and run the job again to resume",
+        )
+
+    def _find_successor(self) -> None:
+        """The run's own server may be started anew, by notebook 02, at another port."""
+        found = launch.read_state(self.parameters.run_path) if self.state is not None else None
+        if found is not None and found != self.state and is_alive(found):
+            self.state, self.url = found, found.url
+            self.dumps, self._client = DumpDir(found.dump_dir), self._new_client()
+
+    def _start_again(self, error: Exception) -> None:
+        if self.restarts >= MOST_RESTARTS:
+            raise self._lost(f"died {self.restarts + 1} times without a sample between", error)
+        assert self.restart is not None
+        self.restarts += 1
+        self.state = self.restart()
+        self.url, self._client = self.state.url, self._new_client()
+        self._accept(launch.check_server(self.state))
+
+    def _is_back(self) -> bool:
+        """Whether the server answers and passes its check; it may go away again meanwhile."""
+        if not (self._client.is_up() and self.dumps.root.is_dir()):
+            return False
+        try:
+            with ServerClient(self.url, self.api_key, 60.0) as client:
+                self._accept(check_server(client, self.dumps))
+        except (RequestError, ServerError) as error:
+            # a dying server may answer once more, and be gone when the canary comes
+            if isinstance(error, ServerError) and not error.fields.get("down"):
+                raise
+            return False
+        return True
+
+    def _accept(self, now: ServerCheck) -> None:
+        """Take a check of the server as it is now.
+
+        Raises:
+            ServerError: something else is served.
+        """
+        differing = differences(self.check, now)
+        if differing:
+            raise ServerError(
+                f"another server came back: {', '.join(differing)} differ",
+                differing=differing,
+                fix="start the one that the job began with, and run the job again to resume",
+            )
+        self.check = now
+        if self._lock is not None:  # the lock's file may have gone with its directory
+            self._lock.release()
+            self._lock.acquire()
+
+    def close(self) -> str:
+        """Stop the server if it was started for a job; says what was done."""
+        if self.state is None or not self.state.for_job:
+            return "The server was running before and stays."
+        launch.stop(Path(self.state.log).parent)
+        return "The server that was started for this job is stopped."
