@@ -10,7 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-NOTEBOOK = Path(__file__).parent.parent / "notebooks/04_statistics.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks/04_statistics.ipynb"
 # cell, what stands in one of its outputs, and what is put there: stream, HTML table, scrolling one
 EDITS = (
     ("cell-04", "59.4 MB", "61.4 MB"),

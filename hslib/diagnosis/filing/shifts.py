@@ -74,15 +74,12 @@ def _foreign(observed: Observations, alignment: Alignment) -> np.ndarray:
             continue
         reach = grown + _FAR
         low, high = max(before.start, after.start - reach), min(after.stop, after.start + reach)
-        strange = np.arange(low, high)
-        strange = strange[differs[strange]]
-        short = observed.got[strange] <= _FOREIGN_MAX
+        strange = low + np.flatnonzero(differs[low:high])
+        is_long = observed.got[strange] > _FOREIGN_MAX
         distance = np.abs(strange - after.start + 0.25)  # of two equally near, the later
-        likely = strange[short | (distance <= grown)]
-        order = np.lexsort(
-            (distance[short | (distance <= grown)], observed.got[likely] > _FOREIGN_MAX)
-        )
-        found[likely[order][:grown]] = True
+        order = np.lexsort((distance, is_long))
+        is_likely = ~is_long | (distance <= grown)
+        found[strange[order][is_likely[order]][:grown]] = True
     return found
 
 
@@ -99,22 +96,16 @@ def _differs_from_source(observed: Observations, alignment: Alignment) -> np.nda
 
 def shift_findings(observed: Observations, filing: Filing) -> list[Finding]:
     """The shift, and the foreign dumps that caused it; empty when all is in place."""
-    found = []
+    found, chance = [], filing.alignment.chance
     if filing.misfiled.any():
-        found.append(
-            Finding(
-                "shift",
-                observed.indices[filing.misfiled],
-                _shift_evidence(observed, filing),
-                filing.alignment.chance,
-            )
-        )
+        text = _shift_evidence(observed, filing)
+        found.append(Finding("shift", observed.indices[filing.misfiled], text, chance))
     if filing.foreign.any():
         where = np.flatnonzero(filing.foreign)
         shown = [f"{observed.got[p]}-token dump at {observed.indices[p]}" for p in where[:5]]
         more = f" and {len(where) - 5} more" if len(where) > 5 else ""
         text = f"the lag grows there: {', '.join(shown)}{more}"
-        found.append(Finding("foreign", observed.indices[where], text, filing.alignment.chance))
+        found.append(Finding("foreign", observed.indices[where], text, chance))
     return found
 
 
@@ -134,7 +125,6 @@ def _shift_evidence(observed: Observations, filing: Filing) -> str:
 
 
 def _segment_words(observed: Observations, filing: Filing, segment: Segment) -> str:
-    """Pure."""
     inside = np.arange(segment.start, segment.stop)
     foreign = inside[filing.foreign[inside]]
     own = observed.indices[inside[~filing.foreign[inside]]]
@@ -149,7 +139,7 @@ def _segment_words(observed: Observations, filing: Filing, segment: Segment) -> 
     if len(foreign) and inside[0] == foreign[0]:
         length = observed.got[foreign[0]]
         before = f", after a foreign {length}-token dump at {observed.indices[foreign[0]]}"
-    return f"lag {segment.lag}{before}: {ranges(own)} {holds.split(' ', 1)[1]} ({agreed})"
+    return f"lag {segment.lag}{before}: {holds} ({agreed})"
 
 
 def stride_finding(observed: Observations, rival: Alignment) -> Finding | None:

@@ -55,10 +55,7 @@ class Verdict:
             return ["No sample can be compared: neither got nor expected lengths are known."]
         if not self.findings:
             return [f"All {self.num_compared} compared samples agree; nothing to cure."]
-        return [
-            self._headline(),
-            *(_paragraph(finding) for finding in self.findings),
-        ]
+        return [self._headline(), *map(_paragraph, self.findings)]
 
     def _headline(self) -> str:
         kinds = list(dict.fromkeys(f.cause.kind for f in self.findings if f.code != UNKNOWN_CAUSE))
@@ -66,17 +63,14 @@ class Verdict:
         if not kinds:
             return f"UNKNOWN: {count}, and nothing that this kit knows explains them."
         word = "A MIX of " + " and ".join(kinds) if self.is_mix else kinds[0].upper()
-        exonerated = ", not the tokenizer" if "synchronisation" in kinds[:1] else ""
-        if "tokenizer" in kinds:
-            exonerated = ""
-        return f"{word}{exonerated}: {count}."
+        if kinds[0] == "synchronisation" and "tokenizer" not in kinds:
+            word += ", not the tokenizer"
+        return f"{word}: {count}."
 
 
 def _paragraph(finding: Finding) -> str:
     count = len(finding.samples)
-    chance = ""
-    if finding.chance is not None:
-        chance = f" By chance: {_odds(finding.chance)}."
+    chance = "" if finding.chance is None else f" By chance: {_odds(finding.chance)}."
     where = f"{count} sample{'s' * (count != 1)} ({ranges(finding.samples)})"
     return (
         f"{finding.code}: {where}: {finding.cause.title}.\n"
@@ -111,18 +105,16 @@ def diagnose_counts(observed: Observations, rows: Rows | None = None) -> Diagnos
     observed = _counted_from_first(observed)
     filing = file_by(observed, align(observed))
     findings = shift_findings(observed, filing)
-    explained = filing.misfiled | filing.foreign
-    open_ = observed.mismatched & ~explained
-    open_, more = _whole_order(observed, filing, open_)
-    if more:
-        findings = [more]
+    open_ = observed.mismatched & ~filing.misfiled & ~filing.foreign
+    order = _whole_order(observed, filing, open_)
+    if order:
+        findings, open_ = [order], np.zeros_like(open_)
     findings += _by_counts(observed, rows, open_)
     known = np.concatenate([f.samples for f in findings]) if findings else np.zeros(0, np.int64)
     left = np.setdiff1d(observed.indices[observed.mismatched], known)
     if len(left):
         findings.append(Finding(UNKNOWN_CAUSE, left, _examples(observed, left)))
-    verdict = verdict_of(findings, observed)
-    return Diagnosis(observed, filing, verdict)
+    return Diagnosis(observed, filing, verdict_of(findings, observed))
 
 
 def _counted_from_first(observed: Observations) -> Observations:
@@ -143,22 +135,18 @@ def _counted_from_first(observed: Observations) -> Observations:
     return replace(observed, got=moved, got_ids=ids)
 
 
-def _whole_order(
-    observed: Observations, filing: Filing, open_: np.ndarray
-) -> tuple[np.ndarray, Finding | None]:
+def _whole_order(observed: Observations, filing: Filing, open_: np.ndarray) -> Finding | None:
     """Strides and permutations, when most samples are wrong and few lags do not explain it."""
     mismatched = observed.mismatched
     many = mismatched.sum() >= 0.5 * max(1, observed.compared.sum()) and mismatched.sum() >= 8
     stretches = sum(1 for segment in filing.alignment.segments if segment.lag)
     ragged = stretches > len(observed) / 20
     if not many or (open_.sum() < 0.4 * mismatched.sum() and not ragged):
-        return open_, None
+        return None
     finding = stride_finding(observed, filing.alignment)
     if finding is None and not filing.misfiled.any():
         finding = permutation_finding(observed)
-    if finding is None:
-        return open_, None
-    return np.zeros_like(open_), finding
+    return finding
 
 
 def _by_counts(observed: Observations, rows: Rows | None, open_: np.ndarray) -> list[Finding]:
