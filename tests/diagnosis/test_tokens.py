@@ -64,7 +64,7 @@ def whole(a: list[int], b: list[int], v: Vocabulary, join: int | None = None) ->
 
 
 def difference(pair: Pair) -> Difference:
-    return Difference(pair, 0, 0, at_start=True, at_end=True)
+    return Difference(pair, at_start=True)
 
 
 @pytest.fixture(params=VOCABULARIES, ids=lambda make: make.__name__)

@@ -163,9 +163,7 @@ def test_a_foreign_dump_in_the_middle_of_a_shift_is_left_out_of_the_samples_that
     seen = observe(range(10, 14), [5, 6, 7, 8], [4, 5, 1, 7], "log")
     foreign = np.array([False, False, True, False])
     lags = np.ones(4, np.int32)
-    alignment = Alignment(
-        lags, (Segment(0, 4, 1, agreeing=3, differing=1, agreeing_in_place=0),), 99
-    )
+    alignment = Alignment(lags, (Segment(0, 4, 1, agreeing=3, differing=1),), 99)
     filing = Filing(alignment, seen.indices - 1, ~foreign, foreign, by_ids=False)
     shift, _ = shift_findings(seen, filing)
     assert "lag 1: 10-11, 13 hold 9-10, 12 (3 agree)" in shift.evidence

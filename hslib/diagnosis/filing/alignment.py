@@ -31,22 +31,21 @@ _STRETCH = 256  # samples; each stretch has its own candidate lags
 
 @dataclass(frozen=True)
 class Segment:
-    """Samples ``start .. stop-1`` (positions) hold what was meant for ``lag`` earlier ones."""
+    """Positions ``start .. stop-1`` hold what was meant for the sample ``lag`` before."""
 
     start: int
     stop: int
     lag: int
     agreeing: int  # got equals what the source expected
     differing: int  # both known, not equal
-    agreeing_in_place: int  # got equals what the sample itself expected
 
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
     """The best explanation of ``got`` by ``expected``.
 
-    ``lags`` int32 [N], :data:`UNALIGNED` where nothing fits. ``log_odds`` in nats, against
-    chance; ``decoy_log_odds`` the best score of lengths made wrong on purpose.
+    ``lags`` int32 [N], :data:`UNALIGNED` where nothing fits. ``log_odds``: score in nats, against
+    chance. ``decoy_log_odds``: the best score of lengths that were made wrong on purpose.
     """
 
     lags: np.ndarray
@@ -236,8 +235,5 @@ def _segments(lags: np.ndarray, got: np.ndarray, expected: np.ndarray) -> Iterat
         meant = np.where(known, expected[np.clip(sources, 0, len(expected) - 1)], -1)
         here = got[start:stop]
         both = (meant >= 0) & (here >= 0)
-        in_place = (here >= 0) & (here == expected[start:stop])
         agreeing = int((both & (meant == here)).sum())
-        yield Segment(
-            int(start), int(stop), lag, agreeing, int(both.sum()) - agreeing, int(in_place.sum())
-        )
+        yield Segment(int(start), int(stop), lag, agreeing, int(both.sum()) - agreeing)

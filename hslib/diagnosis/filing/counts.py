@@ -35,7 +35,7 @@ def _enough(where: np.ndarray, of: np.ndarray, share: float) -> bool:
 
 
 def decode_step(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> Explained | None:
-    """At least 30 % of all dumps have one and the same length of one to four tokens."""
+    """At least 30 % of the compared dumps have one length of one to four tokens."""
     compared = (expected > 0) & (got > 0)
     for tokens in range(1, 5):
         where = open_ & (got == tokens)
@@ -46,7 +46,7 @@ def decode_step(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> Exp
 
 
 def foreign(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> Explained | None:
-    """Single dumps as long as a health check or a warm-up."""
+    """A few dumps are as short as a health check or a warm-up."""
     where = open_ & np.isin(got, _FOREIGN) & (expected > max(_FOREIGN))
     if not where.any() or where.sum() > 0.3 * max(10, (got > 0).sum()):
         return None
@@ -115,7 +115,7 @@ def _chunk_sizes(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> li
 
 
 def constant(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> Explained | None:
-    """The same small difference everywhere: a frame of special tokens or template text."""
+    """At least 30 % of the mismatches differ by the same count: special tokens or template text."""
     difference = got - expected
     values, counts = np.unique(difference[open_], return_counts=True)
     if not len(values):
@@ -128,7 +128,7 @@ def constant(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> Explai
 
 
 def shared_prefix(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> Explained | None:
-    """Fewer rows by few distinct counts or by whole cache pages; the first sample was whole."""
+    """The first sample is whole; later ones lack a repeated count, or whole cache pages."""
     missing = expected - got
     fewer = open_ & (missing > 0)
     compared = np.flatnonzero((expected > 0) & (got > 0))
@@ -197,7 +197,7 @@ def cached_prefixes(
 
 
 def _with_known_prefix(rows: Rows, wanted: set[int], cached: int) -> list[int]:
-    """Those of ``wanted`` whose first ``cached`` ids an earlier row has as well."""
+    """Those of ``wanted`` whose first ``cached`` ids are an earlier row's too."""
     seen: set[int] = set()
     found = []
     for index in range(max(wanted) + 1):

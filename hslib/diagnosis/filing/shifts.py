@@ -45,7 +45,7 @@ def align(observed: Observations) -> Alignment:
 
 
 def file_by(observed: Observations, alignment: Alignment) -> Filing:
-    """Turn lags into samples, and find the foreign dumps that pushed them. Pure."""
+    """Turn lags into samples, and find the foreign dumps that caused them. Pure."""
     first = int(observed.indices[0]) if len(observed) else 0
     nothing = np.zeros(len(observed), bool)
     foreign, misfiled = nothing.copy(), nothing.copy()

@@ -118,7 +118,10 @@ def diagnose_counts(observed: Observations, rows: Rows | None = None) -> Diagnos
 
 
 def _counted_from_first(observed: Observations) -> Observations:
-    """Without the first lag, where a server's own counter named the dumps: it starts anywhere."""
+    """Takes the first lag out where a server's own counter named the dumps.
+
+    Such a counter starts anywhere, so the lag of its first dump is no fault.
+    """
     if observed.has_places:
         return observed
     segments = align(observed).segments
@@ -136,7 +139,7 @@ def _counted_from_first(observed: Observations) -> Observations:
 
 
 def _whole_order(observed: Observations, filing: Filing, open_: np.ndarray) -> Finding | None:
-    """Strides and permutations, when most samples are wrong and few lags do not explain it."""
+    """A stride or a permutation, where most samples are wrong and no few lags explain it."""
     mismatched = observed.mismatched
     many = mismatched.sum() >= 0.5 * max(1, observed.compared.sum()) and mismatched.sum() >= 8
     stretches = sum(1 for segment in filing.alignment.segments if segment.lag)

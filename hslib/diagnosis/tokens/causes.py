@@ -68,7 +68,8 @@ def explain(index: int, pair: Pair, other_rows: Mapping[Ids, int]) -> tuple[Reas
         return (*reasons, Reason("truncated", cut))
     for difference in differences(rest):
         reasons += _reasons(difference)
-    return _one_each(reasons)
+    first = {reason.code: reason for reason in reversed(reasons)}
+    return tuple(first[code] for code in dict.fromkeys(reason.code for reason in reasons))
 
 
 def _whole_row(index: int, pair: Pair, other_rows: Mapping[Ids, int]) -> Reason | None:
@@ -85,31 +86,15 @@ def _whole_row(index: int, pair: Pair, other_rows: Mapping[Ids, int]) -> Reason 
 
 
 def _is_text_change(pair: Pair) -> bool:
-    """What is missing at the end is white space or a thinking difference, not a cut."""
+    """Whether only known changes of text differ: a missing thinking block at the end is no cut."""
     found = list(differences(pair))
     return bool(found) and all(text_changes(difference) for difference in found)
 
 
 def _reasons(difference: Difference) -> list[Reason]:
-    ruled = _rule(difference)
-    if ruled is not None:
-        return [ruled]
-    changes = text_changes(difference)
-    if changes:
-        return [Reason(code, first_difference(difference.pair)) for code in changes]
-    return [Reason(UNKNOWN_CAUSE, first_difference(difference.pair))]
-
-
-def _rule(difference: Difference) -> Reason | None:
     for code, rule in RULES:
         evidence = rule(difference)
         if evidence is not None:
-            return Reason(code, evidence)
-    return None
-
-
-def _one_each(reasons: list[Reason]) -> tuple[Reason, ...]:
-    first: dict[str, Reason] = {}
-    for reason in reasons:
-        first.setdefault(reason.code, reason)
-    return tuple(first.values())
+            return [Reason(code, evidence)]
+    codes = text_changes(difference) or (UNKNOWN_CAUSE,)
+    return [Reason(code, first_difference(difference.pair)) for code in codes]

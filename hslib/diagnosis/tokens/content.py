@@ -33,7 +33,7 @@ _CHANGES: tuple[tuple[str, Normalise, str], ...] = (
     ("newlines", _each(lambda t: t.replace("\r\n", "\n").replace("\r", "\n")), "line ends"),
     ("unicode", _each(lambda t: unicodedata.normalize("NFC", t)), "NFC"),
     ("unicode", _each(lambda t: unicodedata.normalize("NFKC", t)), "NFKC"),
-    ("thinking", lambda texts: [_THINKING.sub("", "".join(texts))], "thinking differences"),
+    ("thinking", lambda texts: [_THINKING.sub("", "".join(texts))], "thinking blocks"),
     ("stripped", _each(str.strip), "white space at the edges"),
     ("date", _each(lambda t: _DATE.sub("<date>", t)), "dates"),
 )

@@ -7,6 +7,7 @@ Special tokens cut a row into segments. Neighbouring segments that differ are on
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from itertools import accumulate
 
 from hslib.diagnosis.tokens.tokenizers import Vocabulary
 
@@ -79,10 +80,7 @@ class Difference:
     """Segments that differ, between segments that agree."""
 
     pair: Pair  # the differing ids alone
-    a_start: int  # where it begins in the expected ids
-    b_start: int
-    at_start: bool
-    at_end: bool
+    at_start: bool  # of the row, on both sides
 
 
 def windows(a: Sequence[int], b: Sequence[int]) -> list[Window]:
@@ -131,7 +129,7 @@ def differences(pair: Pair) -> Iterator[Difference]:
     """Groups of differing segments; groups of equal size are taken apart, segment by segment."""
     special = pair.special_ids
     a, b = segments(pair.expected.ids, special), segments(pair.got.ids, special)
-    a_at, b_at = _starts(a), _starts(b)
+    a_at, b_at = ([0, *accumulate(map(len, parts))] for parts in (a, b))
     matcher = SequenceMatcher(None, a, b, autojunk=False)
     for tag, i, j, k, m in matcher.get_opcodes():
         if tag == "equal":
@@ -145,20 +143,8 @@ def differences(pair: Pair) -> Iterator[Difference]:
             y = slice(k, m) if step is None else slice(k + step, k + step + 1)
             if a[x] == b[y]:
                 continue
-            yield Difference(
-                pair.cut(slice(a_at[x.start], a_at[x.stop]), slice(b_at[y.start], b_at[y.stop])),
-                a_at[x.start],
-                b_at[y.start],
-                x.start == 0 and y.start == 0,
-                x.stop == len(a) and y.stop == len(b),
-            )
-
-
-def _starts(parts: Sequence[Ids]) -> list[int]:
-    found = [0]
-    for part in parts:
-        found.append(found[-1] + len(part))
-    return found
+            part = pair.cut(slice(a_at[x.start], a_at[x.stop]), slice(b_at[y.start], b_at[y.stop]))
+            yield Difference(part, at_start=x.start == 0 and y.start == 0)
 
 
 def segment_texts(side: Side) -> list[str]:

@@ -1,4 +1,4 @@
-"""Who makes ids of text: the tokenizer in a model's folder, or a running server."""
+"""What makes ids of text: the tokenizer in a model's folder, or a running server."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
