@@ -249,7 +249,7 @@ class _Batches:
         from speculators.models.eagle3.data import shift_batch
         from speculators.train.data import CollateFn
 
-        tokens = sum(len(row["input_ids"]) - 1 for row in rows)  # shifting drops one a row
+        tokens = sum(len(row["input_ids"]) - 1 for row in rows)  # shifting drops one per row
         collate = CollateFn(tokens, self.hidden_size, self.num_aux, torch.float32, shift_batch)
         return dict(collate(rows))
 

@@ -2,7 +2,7 @@
 
 ::
 
-    hidden_states/rows_{a}-{b}/data_{row}.ckpt    2,000 a folder; torch.save of
+    hidden_states/rows_{a}-{b}/data_{row}.ckpt    2,000 per folder; torch.save of
         input_ids int64 [T], loss_mask int64 [T],
         aux_hidden_state bf16 [1, T, 3H], hidden_state bf16 [1, T, H] AFTER the norm
     vocab_mapping/vocab_mapping.pt                d2t int64 [Vd], t2d bool [Vt]

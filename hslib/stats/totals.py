@@ -14,7 +14,7 @@ _NORM_KEYS = 1 << 15  # a norm is counted under its upper 16 float32 bits: withi
 
 
 def position_edges(longest: int) -> np.ndarray:
-    """Where bins of positions begin: the first eight alone, then two bins a doubling."""
+    """Where bins of positions begin: the first eight alone, then two bins per doubling."""
     edges = list(range(9))
     while edges[-1] < longest:
         step = edges[-1]

@@ -224,10 +224,9 @@ def read_any(path: str | Path) -> Observations:
     Raises:
         StoreError: none of these.
     """
-    place = read_store_url(path)
-    if isinstance(place, str):
-        return read_entries(open_storage(place).entries(), place)
-    path = place
+    path = read_store_url(path)
+    if isinstance(path, str):
+        return read_entries(open_storage(path).entries(), path)
     if path.is_file():
         if path.suffix == ".jsonl":
             return read_entries(read_journal(path), path.name)

@@ -157,10 +157,10 @@ def _by_counts(observed: Observations, rows: Rows | None, open_: np.ndarray) -> 
     found = []
     open_ = open_ & (observed.expected != observed.got)
     if rows is not None and len(rows):
-        proof = counts.cached_prefixes(rows, observed.indices, observed.got, open_)
-        if proof is not None:
-            found.append(Finding("prefix_cache", observed.indices[proof.where], proof.evidence))
-            open_ = open_ & ~proof.where
+        cached = counts.cached_prefixes(rows, observed.indices, observed.got, open_)
+        if cached is not None:
+            found.append(Finding("prefix_cache", observed.indices[cached.where], cached.evidence))
+            open_ = open_ & ~cached.where
     for code, detector in counts.DETECTORS:
         explained = detector(observed.expected, observed.got, open_)
         if explained is not None:
