@@ -1,7 +1,7 @@
-"""Rows of a dataset in, samples fit to be extracted out; every bad row named.
+"""The rows of a dataset: samples fit to be extracted, and rejections with their reasons.
 
-Knows nothing of servers or stores. Index = 0-based row number; JSON lines are split on
-``\\n`` only, so a U+2028 inside a string or a CRLF never shifts it.
+An index is the 0-based row number. JSON lines are split on ``\\n`` only: a U+2028 inside a string
+or a CRLF shifts no index.
 """
 
 import gzip
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import orjson
@@ -33,7 +33,7 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A row fit to be extracted. ``input_ids`` int32 [T], ``loss_mask`` uint8 [T]."""
+    """A row that is fit to be extracted. ``input_ids`` int32 [T], ``loss_mask`` uint8 [T]."""
 
     index: int
     id: str
@@ -59,7 +59,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Rejection:
-    """A row that is never sent, with the reason's code, the evidence and the cure."""
+    """A row that is never sent: the reason's code, the evidence, and the cure."""
 
     index: int
     id: str
@@ -70,7 +70,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class RowInfo:
-    """What is kept of a good row after the survey; its ids are read again when sent."""
+    """What a survey keeps of a good row; the ids are read again when it is sent."""
 
     index: int
     id: str
@@ -86,10 +86,10 @@ class Survey:
     rows: list[RowInfo]
     rejections: list[Rejection]
     num_rows: int
-    zero_masks: int  # good rows whose mask is all zero: nothing of them trains
+    zero_masks: int  # good rows whose mask is all zero: no token of them is trained on
     missing_masks: int  # good rows without loss_mask: taken as all ones
     digest: str  # xxh3-128 over the rows' digests in order
-    end: int  # indices from here on were not looked at (``limit``); without a limit, infinity
+    end: int  # the first index that was not read: the limit, else sys.maxsize
 
     @property
     def num_tokens(self) -> int:
@@ -98,7 +98,7 @@ class Survey:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A JSONL (plain, gzip, zstd: told by content, not by suffix) or Parquet file.
+    """A JSONL or Parquet file; gzip and zstd are recognised by content, not by suffix.
 
     Args:
         limit: only the first so many rows; 0 = all.
@@ -112,7 +112,7 @@ class Dataset:
         """Every row in order, as a :class:`Sample` or a :class:`Rejection`.
 
         Raises:
-            DatasetError: when the file as a whole can't be read.
+            DatasetError: the file can't be read to its end.
         """
         seen: dict[str, int] = {}
         for index, row in read_rows(self.path):
@@ -124,7 +124,7 @@ class Dataset:
             yield result
 
     def survey(self) -> Survey:
-        """Check every row; memory holds a :class:`RowInfo` each, never the ids."""
+        """Check every row; keeps a :class:`RowInfo` of each in memory, and no ids."""
         rows: list[RowInfo] = []
         rejections: list[Rejection] = []
         zero = missing = 0
@@ -145,7 +145,7 @@ class Dataset:
 
 
 def check_row(index: int, row: dict[str, Any], limits: Limits) -> Sample | Rejection:
-    """Turn a parsed row into a sample, or say why it can't be one. Pure."""
+    """A parsed row as a sample, or the reason why it can't be one. Pure."""
     has_id = row.get("id") is not None
     row_id = str(row["id"]) if has_id else str(index)
 
@@ -228,8 +228,8 @@ def read_rows(
         columns: what is read of a Parquet file; None = all.
 
     Raises:
-        DatasetError: missing, empty, a pointer or error page in its place, or a stream that
-            breaks off (with the row reached).
+        DatasetError: the file is missing or empty, is a Git LFS pointer or an HTML page, or breaks
+            off (after which row).
     """
     path = Path(path)
     kind = sniff(path)
@@ -238,9 +238,8 @@ def read_rows(
         return
     index = -1
     try:
-        with _open_lines(path, kind) as file:
-            for index, line in enumerate(_zstd_lines(path) if kind == "zstd" else file):
-                yield index, _parse_line(index, line)
+        for index, line in enumerate(_lines(path, kind)):
+            yield index, _parse_line(index, line)
     except (EOFError, OSError, zlib.error, zstandard.ZstdError) as error:
         raise DatasetError(
             f"the file breaks off after row {index}: {error}",
@@ -278,17 +277,19 @@ def sniff(path: Path) -> str:
     return "plain"
 
 
-def _open_lines(path: Path, kind: str) -> gzip.GzipFile | IO[bytes]:
-    if kind == "gzip":
-        return gzip.open(path, "rb")  # a GzipFile buffers lines itself
-    return path.open("rb")
+def _lines(path: Path, kind: str) -> Iterator[bytes]:
+    if kind == "zstd":
+        yield from _zstd_lines(path)
+        return
+    with gzip.open(path, "rb") if kind == "gzip" else path.open("rb") as file:
+        yield from file
 
 
 def _zstd_lines(path: Path) -> Iterator[bytes]:
     """Lines of any number of frames.
 
     Raises:
-        EOFError: the last frame is not whole, which the library's own reader passes over.
+        EOFError: the last frame is cut off; the library's own reader would not notice.
     """
     frame, rest = zstandard.ZstdDecompressor().decompressobj(), b""
     with path.open("rb") as file:
@@ -306,27 +307,20 @@ def _zstd_lines(path: Path) -> Iterator[bytes]:
 
 
 def _parse_line(index: int, line: bytes) -> dict[str, Any] | Rejection:
+    def reject(reason: str, detail: str, fix: str = "write one JSON object per line") -> Rejection:
+        return Rejection(index, str(index), reason, detail, fix)
+
     if index == 0:
         line = line.removeprefix(b"\xef\xbb\xbf")
     text = line.strip()
     if not text:
-        return Rejection(index, str(index), "blank", "the line is blank", "remove the line")
+        return reject("blank", "the line is blank", "remove the line")
     try:
         row = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         torn = "" if line.endswith(b"\n") else "; the last line has no end, it may be torn off"
-        return Rejection(
-            index, str(index), "not_json", f"{error}{torn}", "write one JSON object per line"
-        )
-    if not isinstance(row, dict):
-        return Rejection(
-            index,
-            str(index),
-            "not_json",
-            f"a {type(row).__name__}",
-            "write one JSON object per line",
-        )
-    return row
+        return reject("not_json", f"{error}{torn}")
+    return row if isinstance(row, dict) else reject("not_json", f"a {type(row).__name__}")
 
 
 def _parquet_rows(

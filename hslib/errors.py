@@ -1,4 +1,4 @@
-"""One base error that carries fields, and a one-line class per place where it happens."""
+"""One base error that carries fields, and a class for each part of the kit that raises it."""
 
 import functools
 from typing import Any
@@ -10,8 +10,8 @@ class HslibError(Exception):
     Args:
         message: one sentence.
         fix: what to do next, in the imperative.
-        fields: evidence such as ``index``, ``check``, ``expected``, ``got``, ``path``; kept
-            in ``self.fields`` and printed behind the message.
+        fields: evidence such as ``index``, ``check``, ``expected``, ``got``, ``path``: kept in
+            ``self.fields`` and printed after the message.
     """
 
     def __init__(self, message: str, *, fix: str = "", **fields: Any) -> None:

@@ -1,11 +1,11 @@
 """The notebooks' parameters as pydantic models; an unknown name is an error.
 
-Names and defaults here and in a notebook's ``parameters`` cell are the same contract (a
-test compares them).
+A notebook's ``parameters`` cell has the same names and defaults; a test compares them.
 """
 
 import difflib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -21,7 +21,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 def _layers_text(value: Any) -> Any:
-    """papermill hands one boundary over as a number, and a list where one was written."""
+    """papermill gives a single boundary as a number, and ``[3, 31]`` as a list."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return ",".join(map(str, value)) if isinstance(value, list) else value
@@ -39,7 +39,7 @@ class Parameters(pydantic.BaseModel):
 
     @property
     def run_path(self) -> Path:
-        """``run_dir``, absolute; below ``$HSLIB_RUNS_ROOT`` when that is set, else as usual."""
+        """``run_dir``, absolute; a relative one is below ``$HSLIB_RUNS_ROOT`` if that is set."""
         return Path(os.environ.get("HSLIB_RUNS_ROOT", ""), self.run_dir).absolute()
 
     @classmethod
@@ -65,94 +65,128 @@ class Parameters(pydantic.BaseModel):
             ) from error
 
 
-class ServerParameters(Parameters):
-    """Notebook 02, and the server that notebook 03 starts for itself.
+class KeyParameters(Parameters):
+    """``api_key_env`` names an environment variable; the key itself is never written anywhere."""
 
-    ``chunked_prefill_size``: tokens, -1 = off. ``port`` 0 = a free one. ``context_length``
-    tokens, 0 = the model's own. ``dump_budget_gb`` 0 = 80 % of what the dump directory's file
-    system has free; ``concurrency`` rows of the longest kind (``longest_sample`` tokens, 0 = the
-    context length) must fit into it. ``api_key_env`` names an environment variable; the key
-    itself is never written anywhere. ``python`` is the interpreter that runs the server, empty =
-    this one. ``for_job``: the next job that ends stops it. ``store_final``: whether the final state
-    is stored beside the ``layers``. ``accept_unwitnessed``: go on where no layer testifies that a
-    state is what it claims to be; the store then says so.
+    api_key_env: str = ""
+
+    @property
+    def api_key(self) -> str:
+        """The key out of the environment; raises :class:`ParameterError` if it is not set there."""
+        return read_api_key(self.api_key_env)
+
+
+class CaptureParameters(Parameters):
+    """What is captured of which model, and how a server for that is started.
+
+    ``model_path``: a folder or an id of the hub, empty = the demo's model. ``store_final``: the
+    final state is stored beside the ``layers``. ``accept_unwitnessed``: go on where no layer's
+    reading confirms a state; the store then says so. ``context_length``: tokens, 0 = the model's
+    own. ``extra_args``: further flags of SGLang's.
     """
 
-    action: Literal["demo", "start", "status", "stop"] = "demo"
     model_path: str = ""
     layers: Layers = "auto"
-    host: str = "127.0.0.1"
-    port: Port = 0
-    tp_size: int = Field(1, ge=1)
-    dp_size: int = Field(1, ge=1)
-    context_length: int = Field(0, ge=0)
-    chunked_prefill_size: int = Field(-1, ge=-1)
-    dump_dir: str = ""
-    dump_budget_gb: float = Field(0.0, ge=0)
-    concurrency: int = Field(4, ge=1)
-    longest_sample: int = Field(0, ge=0)
-    dump_all: bool = False
     store_final: bool = True
     accept_unwitnessed: bool = False
+    tp_size: int = Field(1, ge=1)
+    context_length: int = Field(0, ge=0)
     extra_args: list[str] = Field(default_factory=list)
-    api_key_env: str = ""
-    python: str = ""
-    start_timeout_s: float = Field(1800.0, gt=0)
-    for_job: bool = False
 
     @property
     def model_folder(self) -> Path:
         """The model's folder, absolute; an id of the hub is looked up, and fetched if need be."""
         return local_folder(self.model_path) if self.model_path else demo.model_path()
 
+
+class DatasetParameters(Parameters):
+    """``dataset_path`` empty = the demo's rows."""
+
+    dataset_path: str = ""
+
+    @property
+    def dataset_file(self) -> Path:
+        return Path(self.dataset_path) if self.dataset_path else demo.dataset_path()
+
+
+class StoreParameters(Parameters):
+    """``store_dir``: a directory or ``s3://bucket/prefix``, empty = the run's own store.
+
+    Region, endpoint and credentials of a bucket are botocore's own settings: its environment
+    variables and files. No parameter holds them.
+    """
+
+    store_dir: str = ""
+
+    @pydantic.field_validator("store_dir")
+    @classmethod
+    def _is_a_store_url(cls, text: str) -> str:
+        read_store_url(text)
+        return text
+
+    @property
+    def store_path(self) -> StoreUrl:
+        """``store_dir``, absolute where it is a directory."""
+        url = read_store_url(self.store_dir) if self.store_dir else self.run_path / "store"
+        return url.absolute() if isinstance(url, Path) else url
+
+    @property
+    def is_demo(self) -> bool:
+        """Whether the run is the default one, which may be made when it is not there."""
+        return not self.store_dir and self.run_dir == Parameters().run_dir
+
+
+class ServerParameters(CaptureParameters, KeyParameters):
+    """Notebook 02, and the server that notebook 03 starts for itself.
+
+    ``chunked_prefill_size``: tokens, -1 = off. ``port`` 0 = a free one. ``dump_budget_gb`` 0 = 80 %
+    of what the dump directory's file system has free; ``concurrency`` rows of the longest kind
+    (``longest_sample`` tokens, 0 = the context length) must fit into it. ``python``: the
+    interpreter that runs the server, empty = this one. ``for_job``: the next job that ends stops
+    the server.
+    """
+
+    action: Literal["demo", "start", "status", "stop"] = "demo"
+    host: str = "127.0.0.1"
+    port: Port = 0
+    dp_size: int = Field(1, ge=1)
+    chunked_prefill_size: int = Field(-1, ge=-1)
+    dump_dir: str = ""
+    dump_budget_gb: float = Field(0.0, ge=0)
+    concurrency: int = Field(4, ge=1)
+    longest_sample: int = Field(0, ge=0)
+    dump_all: bool = False
+    python: str = ""
+    start_timeout_s: float = Field(1800.0, gt=0)
+    for_job: bool = False
+
     @property
     def dump_path(self) -> Path:
         """The dump directory; by default one in tmpfs that belongs to this run alone."""
         return dump_path(self.dump_dir, self.run_path)
 
-    @property
-    def api_key(self) -> str:
-        """The key out of the environment.
 
-        Raises:
-            ParameterError: the named variable is not set.
-        """
-        return read_api_key(self.api_key_env)
-
-
-class ExtractionParameters(Parameters):
+class ExtractionParameters(CaptureParameters, DatasetParameters, StoreParameters, KeyParameters):
     """Notebook 03. ``server_url`` empty = the run's server, else one started for the job; a list
-    names several, with a ``dump_dir`` each, or one that they share.
+    names several, with one ``dump_dir`` for each or for all.
 
     ``concurrency``: requests in flight. ``max_tokens`` 0 = the server's limit. ``limit`` 0 =
     all rows. ``resume_check``: what a stored sample must pass to count as done.
-    ``store_dir``: a directory, or ``s3://bucket/prefix`` (see :class:`StoreParameters`).
-    ``max_attempts``: tries a sample. ``max_zero_mask_share``: the job refuses when more of the
-    rows than this train nothing. ``on_changed_rows``: rows whose ids or mask differ from what
-    was stored stop the job, or are extracted again. ``samples_per_request``: short rows share
-    a request up to this many, or ``tokens_per_request`` tokens. ``server_wait_s``: how long a
-    server that went away may take to come back.
+    ``max_attempts``: tries per sample. ``max_zero_mask_share``: the job is refused when the masks
+    of a larger share of the rows are all zero. ``on_changed_rows``: rows whose ids or mask are no
+    longer those stored stop the job, or are extracted again. ``samples_per_request``: short rows
+    share a request, up to so many or ``tokens_per_request`` tokens. ``server_wait_s``: how long a
+    server that does not answer may take to come back.
 
     ``ray_address``: empty = the job runs in this process; ``local`` = on a Ray started here, else
     on the cluster at that address, with ``num_replicas`` servers, each started where its GPUs
-    are. ``tp_size``, ``context_length`` (tokens, 0 = the model's own) and ``extra_args`` are for
-    servers that the job starts; ``store_final`` and ``accept_unwitnessed`` as in
-    :class:`ServerParameters`.
+    are. ``tp_size``, ``context_length`` and ``extra_args`` are for servers that the job starts.
     """
 
-    dataset_path: str = ""
-    model_path: str = ""
-    layers: Layers = "auto"
     server_url: str | list[str] = ""
     dump_dir: str | list[str] = ""
-    store_dir: str = ""
     ray_address: str = ""
     num_replicas: int = Field(1, ge=1)
-    tp_size: int = Field(1, ge=1)
-    context_length: int = Field(0, ge=0)
-    extra_args: list[str] = Field(default_factory=list)
-    store_final: bool = True
-    accept_unwitnessed: bool = False
     scan_scope: Literal["request", "directory"] = "request"
     concurrency: int = Field(16, ge=1, le=1024)
     max_tokens: int = Field(0, ge=0)
@@ -171,24 +205,6 @@ class ExtractionParameters(Parameters):
     server_wait_s: float = Field(600.0, ge=0)
     request_timeout_s: float = Field(600.0, gt=0)
     dump_timeout_s: float = Field(60.0, gt=0)
-    api_key_env: str = ""
-
-    @pydantic.model_validator(mode="after")
-    def _shard_is_one_of_them(self) -> Self:
-        if self.shard_index >= self.num_shards:
-            raise ValueError(
-                f"shard_index {self.shard_index} is not one of 0..{self.num_shards - 1}"
-            )
-        return self
-
-    @property
-    def model_folder(self) -> Path:
-        """The model's folder, absolute; an id of the hub is looked up, and fetched if need be."""
-        return local_folder(self.model_path) if self.model_path else demo.model_path()
-
-    @property
-    def dataset_file(self) -> Path:
-        return Path(self.dataset_path) if self.dataset_path else demo.dataset_path()
 
     @property
     def server_urls(self) -> list[str]:
@@ -197,41 +213,33 @@ class ExtractionParameters(Parameters):
         return [url for url in urls if url]
 
     @pydantic.model_validator(mode="after")
-    def _each_server_has_a_dump_directory(self) -> Self:
+    def _fit_together(self) -> Self:
+        if problems := list(self._contradictions()):
+            raise ValueError("; ".join(problems))
+        return self
+
+    def _contradictions(self) -> Iterator[str]:
+        """Parameters that exclude each other."""
+        if self.shard_index >= self.num_shards:
+            yield f"shard_index {self.shard_index} is not one of 0..{self.num_shards - 1}"
         if isinstance(self.dump_dir, list) and len(self.dump_dir) != len(self.server_urls):
-            raise ValueError(
+            yield (
                 f"dump_dir has {len(self.dump_dir)} entries, server_url {len(self.server_urls)}: "
                 "name one for each, or one that all share"
             )
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _a_cluster_starts_its_own_servers(self) -> Self:
         if self.num_replicas > 1 and not self.ray_address:
-            raise ValueError(
-                f"num_replicas = {self.num_replicas} needs a ray_address ('local', or a cluster's)"
-            )
-        if self.ray_address and self.server_urls:
-            raise ValueError(
+            yield f"num_replicas = {self.num_replicas} needs a ray_address ('local' or a cluster's)"
+        if not self.ray_address:
+            return
+        if self.server_urls:
+            yield (
                 "ray_address and server_url exclude each other: a cluster's replicas start their "
                 "own servers"
             )
-        if self.ray_address and isinstance(self.dump_dir, list):
-            raise ValueError(
-                "with a ray_address name one dump_dir, below which each replica has one"
-            )
-        if self.ray_address and self.scan_scope == "directory":
-            raise ValueError('scan_scope "directory" is for servers that somebody else runs')
-        return self
-
-    @pydantic.field_validator("store_dir")
-    @classmethod
-    def _store_is_a_place(cls, text: str) -> str:
-        return checked_place(text)
-
-    @property
-    def store_path(self) -> StoreUrl:
-        return store_place(self.store_dir, self.run_path)
+        if isinstance(self.dump_dir, list):
+            yield "with a ray_address name one dump_dir, below which each replica has one"
+        if self.scan_scope == "directory":
+            yield 'scan_scope "directory" is for servers that somebody else runs'
 
     @property
     def dump_paths(self) -> list[Path]:
@@ -240,41 +248,12 @@ class ExtractionParameters(Parameters):
             return [dump_path(name, self.run_path) for name in self.dump_dir]
         return [dump_path(self.dump_dir, self.run_path)] * max(1, len(self.server_urls))
 
-    @property
-    def api_key(self) -> str:
-        return read_api_key(self.api_key_env)
-
-
-class StoreParameters(Parameters):
-    """What notebooks that read a store have: ``store_dir`` empty = the run's own.
-
-    ``s3://bucket/prefix`` is a store in a bucket; region, endpoint and credentials are botocore's
-    affair, which reads them from its environment variables and files. No parameter holds them.
-    """
-
-    store_dir: str = ""
-
-    @pydantic.field_validator("store_dir")
-    @classmethod
-    def _store_is_a_place(cls, text: str) -> str:
-        return checked_place(text)
-
-    @property
-    def store_path(self) -> StoreUrl:
-        return store_place(self.store_dir, self.run_path)
-
-    @property
-    def is_demo(self) -> bool:
-        """Whether the run is the default one, which may be made when it is not there."""
-        return not self.store_dir and self.run_dir == Parameters().run_dir
-
 
 class StatisticsParameters(StoreParameters):
     """Notebook 04. ``sample_limit`` 0 = all stored samples.
 
-    ``dataset_path``: the rows of the whole job, by whose lengths a part of it is extrapolated;
-    empty = by the number of rows alone. ``compress_mb``: how much of the store is compressed to see
-    what comes of it.
+    ``dataset_path``: the rows of the whole job, from whose lengths its size is computed; empty =
+    from the number of rows alone. ``compress_mb``: how much of the store is compressed as a trial.
     """
 
     sample_limit: int = Field(0, ge=0)
@@ -283,17 +262,17 @@ class StatisticsParameters(StoreParameters):
     compress_mb: int = Field(64, ge=1)
 
     def title(self, samples: int, stored: int = 0) -> str:
-        """What a figure says of where its numbers are from."""
+        """A figure's title: the run, and how many samples its numbers are from."""
         of = f" of {stored:,}" if stored > samples else ""
         return f"{self.run_path.name}, {samples:,}{of} samples"
 
 
-class ProbeParameters(StoreParameters):
-    """Notebook 05. With ``server_url`` the dataset's first rows are extracted from that server
-    and its log probabilities are asked for; otherwise a store is read.
+class ProbeParameters(StoreParameters, KeyParameters):
+    """Notebook 05. With ``server_url`` the dataset's first rows are extracted from that server,
+    and it is asked for their log probabilities; otherwise a store is read.
 
     ``reference_path``: the model's folder, empty = the one that the manifest names.
-    ``num_rows``: the shortest ones of at least ``min_tokens``. ``max_layers``: how many of the
+    ``num_rows``: of the shortest rows of at least ``min_tokens``. ``max_layers``: how many of the
     reference's layers to load; -1 = as many as fit into memory, 0 = its output head alone.
     """
 
@@ -305,14 +284,9 @@ class ProbeParameters(StoreParameters):
     num_rows: int = Field(4, ge=1)
     min_tokens: int = Field(64, ge=2)
     max_layers: int = Field(-1, ge=-1)
-    api_key_env: str = ""
-
-    @property
-    def api_key(self) -> str:
-        return read_api_key(self.api_key_env)
 
 
-class DiagnosisParameters(Parameters):
+class DiagnosisParameters(DatasetParameters, KeyParameters):
     """Notebook 01. Without ``log_path`` and ``store_dir``, the case study's log; without
     ``dataset_path`` and ``tokenizer_path``, the demo's.
 
@@ -323,32 +297,22 @@ class DiagnosisParameters(Parameters):
 
     log_path: str = ""
     store_dir: str = ""
-    dataset_path: str = ""
     tokenizer_path: str = ""
     server_url: str = ""
     slow_tokenizer: bool = False
     sample_limit: int = Field(256, ge=0)
     trust_remote_code: bool = False
-    api_key_env: str = ""
 
     @property
     def evidence_path(self) -> Path:
-        """What says what was got."""
+        """The log or store that records what came back."""
         return Path(self.store_dir or self.log_path or demo.case_study_path())
-
-    @property
-    def dataset_file(self) -> Path:
-        return Path(self.dataset_path) if self.dataset_path else demo.dataset_path()
 
     @property
     def tokenizer_folder(self) -> Path:
         if not self.tokenizer_path:
             return demo.model_path()
         return local_folder(self.tokenizer_path, "tokenizer")
-
-    @property
-    def api_key(self) -> str:
-        return read_api_key(self.api_key_env)
 
 
 class ExportParameters(StoreParameters):
@@ -369,18 +333,6 @@ class ExportParameters(StoreParameters):
     def export_path(self) -> Path:
         default = self.run_path / "export" / self.trainer
         return Path(self.export_dir).absolute() if self.export_dir else default
-
-
-def checked_place(store_dir: str) -> str:
-    """``store_dir`` itself. Raises :class:`ParameterError` for a URL that is none of a store."""
-    read_store_url(store_dir)
-    return store_dir
-
-
-def store_place(store_dir: str, run_path: Path) -> StoreUrl:
-    """``store_dir``, absolute where it is a directory; empty = the run's own."""
-    place = read_store_url(store_dir) if store_dir else run_path / "store"
-    return place.absolute() if isinstance(place, Path) else place
 
 
 def dump_path(dump_dir: str, run_path: Path) -> Path:

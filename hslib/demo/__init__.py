@@ -1,6 +1,6 @@
 """The embedded default: a tiny trained model of Kimi-K2's architecture and 256 conversations.
 
-`python -m hslib.demo.build` makes both again; see README.md beside this file.
+README.md beside this file says how both were made; what made them is in tests/make/demo.
 """
 
 from pathlib import Path

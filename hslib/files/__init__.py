@@ -1,5 +1,6 @@
-"""Durable files: written whole or not at all, locked, memory-mapped; nothing of this field."""
+"""Files on a local or mounted file system: written durably, locked, mapped, explained."""
 
+from hslib.files.explain import explained
 from hslib.files.lock import Lock
 from hslib.files.safetensor import (
     LARGE,
@@ -13,6 +14,7 @@ from hslib.files.safetensor import (
 from hslib.files.write import sync_directory, write_atomically, write_file
 
 __all__ = [
+    "explained",
     "header_bytes",
     "LARGE",
     "Lock",

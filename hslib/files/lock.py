@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from hslib.errors import JobError
+from hslib.files.explain import explained
 
 
 class Lock:
@@ -29,17 +30,30 @@ class Lock:
         self.release()
 
     def acquire(self) -> None:
-        """Raises :class:`JobError` with the owner when another process holds it."""
-        handle = self.path.open("a+")
+        """Take the lock, without waiting.
+
+        Raises:
+            JobError: another process holds it (``owner`` says which), or the file system can't
+                lock (``file_system`` says which).
+        """
+        with explained(JobError, f"{self._what} can't be locked", self.path):
+            handle = self.path.open("a+")
+            try:
+                self._lock(handle)
+            except BaseException:
+                handle.close()
+                raise
+        self._handle = handle
+
+    def _lock(self, handle: IO[str]) -> None:
+        """Lock an open file and write this process into it."""
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             handle.seek(0)
-            owner = handle.read().strip() or "unknown"
-            handle.close()
             raise JobError(
                 f"{self._what} is in use by another job",
-                owner=owner,
+                owner=handle.read().strip() or "unknown",
                 path=str(self.path),
                 fix="wait for it or stop it; two jobs must not share it",
             ) from None
@@ -47,10 +61,9 @@ class Lock:
         handle.truncate()
         handle.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
         handle.flush()
-        self._handle = handle
 
     def require_held(self) -> None:
-        """Raises :class:`JobError` when it is not; while the process lives the kernel keeps it."""
+        """Raises :class:`JobError` when it is not; the kernel keeps it while the process lives."""
         if self._handle is None:
             raise JobError(f"the lock of {self._what} is not held", path=str(self.path))
 

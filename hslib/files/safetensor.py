@@ -1,6 +1,6 @@
-"""safetensors files by bytes: exact headers written, and headers read over a memory map.
+"""safetensors files as bytes: exact headers, and arrays that are views of a mapped file.
 
-The library's loaders hide the bytes that this kit must hash, compare and copy once.
+The safetensors library does not give the bytes, which this kit hashes, compares and copies once.
 Format (huggingface/safetensors README): 8 bytes of little-endian header length, JSON,
 tensors without gaps.
 """
@@ -29,9 +29,9 @@ class TensorFileError(HslibError):
 def header_bytes(
     tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str]
 ) -> bytes:
-    """The header for ``{name: (dtype, shape)}``, tensors in that order.
+    """The header for ``{name: (dtype, shape)}``; the tensors follow in that order.
 
-    Padded to 8 bytes; to a page where the tensors are large, for maps and direct writes.
+    Padded to 8 bytes; to a page from 1 MB of tensors on, for maps and direct writes.
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0
@@ -60,9 +60,9 @@ class TensorFile:
 
 
 def open_tensors(path: Path) -> TensorFile:
-    """Map a file and check that header and size agree.
+    """Map a file, and check that its header and its size agree.
 
-    Returns arrays of the stored shapes; BF16 as uint16 bits.
+    Arrays have the stored shapes; BF16 is given as its bits, uint16.
 
     Raises:
         TensorFileError: cut short, padded, or not safetensors at all.
@@ -77,7 +77,7 @@ def open_tensors(path: Path) -> TensorFile:
 
 
 def parse_tensors(path: str, content: mmap.mmap | bytes) -> TensorFile:
-    """The same of a file's whole content; ``path`` is for messages."""
+    """The same for a file's content; ``path`` is only for messages."""
     try:
         return _parse(path, content, len(content))
     except (ValueError, KeyError, TypeError, AttributeError) as error:

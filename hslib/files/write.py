@@ -1,4 +1,4 @@
-"""One file, written durably: temporary name, fsync, rename; large parts past the page cache."""
+"""Files written durably: temporary name, fsync, rename; large parts past the page cache."""
 
 import os
 from collections.abc import Iterable
@@ -44,9 +44,9 @@ def write_file(target: Path, parts: Iterable[bytes | memoryview], suffix: str) -
 def write_direct(path: Path, part: bytes | memoryview, offset: int) -> int:
     """Write a large part's whole pages past the page cache; returns the bytes written.
 
-    A dump's pages go to the disk as they are: without a second copy in memory, and without
-    driving out what others keep there. What is small, not aligned, or on a file system that
-    can't is left to the caller: 0 is returned. So is the rest when the disk gets full.
+    A dump's pages then need no second copy in memory, and evict no other pages from the cache. The
+    caller writes the rest: all of a part that is small, not aligned, or on a file system without
+    direct writes (returns 0), and what follows an error.
     """
     size = len(part) // PAGE * PAGE
     if size < LARGE or offset % PAGE or np.frombuffer(part, np.uint8).ctypes.data % PAGE:

@@ -1,10 +1,10 @@
-"""What a model folder says of itself: configuration, layers, weights, norm, identity."""
+"""A model's folder: its config, layer numbers, weights, final norm, and identity."""
 
 from hslib.model.config import read_config
 from hslib.model.folder import ModelInfo, read_model, read_shape
 from hslib.model.hub import how_to_fetch, local_folder
 from hslib.model.identity import Canary, canary_ids, model_differences, take_canary
-from hslib.model.layers import dialect_table, from_boundaries, parse_layers
+from hslib.model.layers import dialect_table, from_boundaries, parse_layers, to_boundaries
 from hslib.model.norm import ONE_PLUS_WEIGHT, FinalNorm, Side, read_final_norm
 from hslib.model.weights import Weights, embedding_and_head, missing_files, open_weights
 
@@ -29,5 +29,6 @@ __all__ = [
     "read_shape",
     "Side",
     "take_canary",
+    "to_boundaries",
     "Weights",
 ]

@@ -1,8 +1,9 @@
-"""A model's ``config.json`` as SGLang reads it: whichever part, whichever names, class defaults.
+"""A model's ``config.json`` as SGLang reads it.
 
-A published config states what differs from its class: Gemma-3's ``text_config`` has no
-``vocab_size``. What is not stated is asked of transformers' own class of that model type; code
-that lies in the folder is never run. The class costs seconds to load, so it is asked last.
+A wrapper has its language model's values in a part; families name them differently; and a published
+config may leave out its class's defaults (Gemma-3's ``text_config`` has no ``vocab_size``). A value
+that is not stated comes from transformers' class for that model type, which takes seconds to load.
+Code in the folder is never run.
 """
 
 import json
@@ -14,9 +15,9 @@ from typing import Any
 
 from hslib.errors import ParameterError
 
-# A wrapper's language model, in SGLang's order (get_hf_text_config); they may be nested
+# Parts that hold a wrapper's language model, in SGLang's order (get_hf_text_config); may be nested
 _PARTS = ("thinker_config", "llm_config", "language_config", "text_config")
-# Names of classes that transformers may lack (ChatGLM, EXAONE, LongCat, Mamba), by the common one
+# Other names of a value, in families that transformers may lack (ChatGLM, EXAONE, LongCat, Mamba)
 _OTHER_NAMES = {
     "num_hidden_layers": ("num_layers", "n_layer", "n_layers"),
     "hidden_size": ("n_embd", "d_model"),
@@ -29,7 +30,7 @@ _OTHER_NAMES = {
 class ModelConfig:
     """One ``config.json``; ``text`` is its language model's part, or all of it.
 
-    What a part states comes first, then its class's value, then what the wrapper states.
+    A value is what the part states, else its class's, else what the wrapper states.
     """
 
     path: Path
@@ -56,30 +57,30 @@ class ModelConfig:
         return found
 
     def stated(self, name: str) -> Any:
-        """The value in the file itself, under this or another name; None when it has none."""
+        """The value in the language model's part, under any of its names; None if not stated."""
         names = (name, *_OTHER_NAMES.get(name, ()))
         return next((self.text[n] for n in names if self.text.get(n) is not None), None)
 
     @property
     def model_type(self) -> str:
-        """The language model's, which decides what its norm is."""
+        """The language model's type, which decides which norm it has."""
         own = self.text.get("model_type")
-        # who says nothing of its layers is a wrapper that leaves all of its part to the class
+        # a config without layers is a wrapper's that leaves its whole part to the class
         if not own or self.stated("num_hidden_layers") is None:
             own = getattr(self._of_class, "model_type", own)
         return str(own or self.raw.get("model_type") or "")
 
     @property
     def tied(self) -> bool:
-        """Whether embedding and head are one; a wrapper may state it for its language model."""
+        """Whether embedding and head are one tensor; a wrapper may state it itself."""
         stated = self.raw.get("tie_word_embeddings")
         return bool(self.get("tie_word_embeddings") if stated is None else stated)
 
     def layer_counts(self) -> dict[str, int]:
-        """Every count of layers by who states it, first the one that SGLang goes by.
+        """Every number of layers and where it stands; first the one that SGLang takes.
 
-        SGLang takes ``num_hidden_layers``, and the other names only without it. transformers'
-        class may count otherwise: LongCat's layers have two attentions each, and count twice.
+        SGLang takes ``num_hidden_layers``, and other names only without it. transformers' class may
+        count otherwise: LongCat's layers have two attentions each, and are counted twice.
         """
         names = ("num_hidden_layers", *_OTHER_NAMES["num_hidden_layers"])
         counts = {name: int(self.text[name]) for name in names if self.text.get(name) is not None}
@@ -91,7 +92,7 @@ class ModelConfig:
 
     @cached_property
     def _of_class(self) -> Any:
-        """The language model's part as transformers' class has it; None for unknown types."""
+        """The language model's part as transformers' config class; None for unknown types."""
         from transformers import CONFIG_MAPPING
 
         part = next((p for p in (self.text, self.raw) if _type_of(p) in CONFIG_MAPPING), None)
@@ -131,19 +132,19 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def _with_floats(value: dict[str, Any]) -> Any:
-    """JSON has no word for infinity; transformers 5 writes ``{"__float__": "Infinity"}``."""
+    """transformers 5 writes infinity, which JSON lacks, as ``{"__float__": "Infinity"}``."""
     return float(value["__float__"]) if value.keys() == {"__float__"} else value
 
 
 def _language_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The innermost part; a name with ``null`` or nothing in it is none."""
+    """The innermost part; one that is ``null`` or empty does not count."""
     inner = (raw[name] for name in _PARTS if isinstance(raw.get(name), dict) and raw[name])
     part = next(inner, None)
     return raw if part is None else _language_part(part)
 
 
 def _type_of(part: Mapping[str, Any]) -> str:
-    """A part's model type; of a file that states none, that of its model class."""
+    """A part's model type; if it states none, the type of its model class."""
     if part.get("model_type"):
         return str(part["model_type"])
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES

@@ -1,4 +1,4 @@
-"""What a model folder says of itself, read from its files without loading weights."""
+"""A model's numbers, read from its folder without loading weights."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,8 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
 class ModelInfo:
     """The numbers that a job needs of a model.
 
-    ``config_hash`` is the xxh3-128 of ``config.json``'s bytes: two checkpoints of one shape
-    can share it, a changed architecture cannot.
+    ``config_hash``: xxh3-128 of ``config.json``'s bytes. Two checkpoints of one architecture may
+    share it.
     """
 
     path: Path
@@ -29,17 +29,17 @@ class ModelInfo:
     context_length: int  # tokens, as the config states
     config_hash: str
     tokenizer_hash: str  # "" when the folder has no tokenizer
-    notes: tuple[str, ...] = ()  # what in the config can be read in two ways, and which was taken
+    notes: tuple[str, ...] = ()  # where the config says two things: which one was taken
 
 
 def read_model(path: str | Path) -> ModelInfo:
-    """Read a model's config; of a wrapper (Kimi-K2.5, Gemma-3) its language model's part.
+    """Read a model's config; for a wrapper (Kimi-K2.5, Gemma-3) that of its language model.
 
     Args:
         path: a folder, or an id of the Hugging Face hub (:func:`hslib.model.hub.local_folder`).
 
     Raises:
-        ParameterError: no folder, no readable config, no weights, or a pointer in their place.
+        ParameterError: no folder, no readable config, no weights, or Git LFS pointers.
     """
     folder = local_folder(path)
     if not folder.is_dir():
@@ -53,7 +53,7 @@ def read_model(path: str | Path) -> ModelInfo:
 
 
 def read_shape(path: str | Path) -> ModelInfo:
-    """The same of a folder that may lack weights, or of a ``config.json`` alone.
+    """The same for a folder without weights, or for a ``config.json`` alone.
 
     Raises:
         ParameterError: no readable config, or not a causal language model's.

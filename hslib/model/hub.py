@@ -1,7 +1,7 @@
 """Where a model's files are: in a folder, or in the Hugging Face hub's cache under an id.
 
-``Qwen/Qwen3-8B`` is looked up in the cache first, and fetched only when what is wanted of it is
-not there; so a job that ran once runs again without a network, on the same revision.
+An id such as ``Qwen/Qwen3-8B`` is looked up in the cache first, and fetched only when the cache
+lacks what is needed. So a job that ran once runs again without a network, on the same revision.
 """
 
 import re
@@ -19,7 +19,7 @@ _SECOND_COPIES = ("consolidated*", "metal/*", "onnx/*", "original/*", "*.gguf")
 
 
 def local_folder(model: str | Path, part: Part = "weights") -> Path:
-    """The absolute folder that holds a model; ``~`` and relative paths are taken as in a shell.
+    """The absolute folder of a model; ``~`` and relative paths are read as in a shell.
 
     Args:
         model: a path, or an id of the hub such as ``Qwen/Qwen3-8B``. A folder of that name wins.
@@ -64,7 +64,7 @@ def _fetched(model: str, part: Part) -> Path:
     except (OSError, httpx.HTTPError, HFValidationError) as error:  # most are OSErrors
         why = str(error).strip().splitlines()[0]
     else:
-        # without a network the cache's folder is given again, whatever it lacks
+        # without a network the hub's library returns the cached folder, even an incomplete one
         if _holds(Path(found), part):
             return Path(found)
         why = f"its files in the cache lack the {part}"

@@ -1,8 +1,8 @@
-"""Which model is it? Weights by their files' digests, and states by one request that never changes.
+"""Whether two servers run one model: their weights' digests, and their states of a fixed request.
 
-The digests (made by the plugin, ``hs_dump/checkpoint.py``) say what lies on disk, wherever that
-is. The canary's states say what is computed from it, so they also see an adapter, another
-quantisation or another kernel. A side that was not recorded is not compared.
+The digests (``hs_dump/checkpoint.py``) compare the files on disk, wherever they are. The states of
+the canary request compare what is computed from them, so they also show an adapter, another
+quantisation or another kernel. What one side has not recorded is not compared.
 """
 
 import base64
@@ -14,23 +14,24 @@ import pydantic
 
 CANARY_TOKENS = 24
 _DIRECTIONS = 16
-# How far apart a state of one model may be, as a share of its norm, median over tokens: so much,
-# and so much more per layer before it, since rounding adds up.
+# How far apart two states of one model may be, as a share of their norm, median over tokens: so
+# much, and so much more per layer before them, since rounding adds up.
 # Measured on CPUs at boundaries 2, 30, 58 and final of 61 random layers: 0.004, 0.014, 0.018, 0.018
 # in chunks of 16; 0.008, 0.016, 0.020, 0.021 on two ranks. At 2, 5, 7 and final of 10 trained
 # layers: 0, and 0.005, 0.007, 0.008, 0.012 on two ranks. A batch of 8 changed less than either.
 # Another model is further away: fp8 weights 0.026 at boundary 1 to 0.043 at final of the 10 layers,
 # int4 0.065 to 0.093, a rank-8 update of one layer by 10 % of its weights' norm 0.02 to 0.17
-# behind it. A smaller update drowns in rounding: of that only the weights' digests tell.
+# after it. A smaller update is lost in rounding: only the weights' digests show it.
 _TOLERANCE, _TOLERANCE_PER_LAYER = 0.02, 0.02 / 60
 _MOST_GROUPS = 4  # named in a message
 
 
 class Canary(pydantic.BaseModel):
-    """What remains of the canary's states: about 4 kB for three layers and the final state.
+    """The canary's states in short: about 4 kB for three layers and the final state.
 
     ``norms``: float32 [T, S], L2 norm per token and state. ``projections``: float16 [T, S, 16],
-    the states, divided by their norms, on fixed random directions. Base64 of little-endian bytes.
+    the states divided by their norms, projected on 16 fixed random directions. Both are base64 of
+    little-endian bytes.
     """
 
     model_config = pydantic.ConfigDict(frozen=True)
@@ -49,20 +50,20 @@ class Canary(pydantic.BaseModel):
 
 
 def canary_ids(vocab_size: int) -> np.ndarray:
-    """The fixed request's ids, int32 [24]: spread over the vocabulary, the same for ever."""
+    """The fixed request's ids, int32 [24], spread over the vocabulary."""
     places = np.arange(1, CANARY_TOKENS + 1) * 0.6180339887498949 % 1.0
     return np.minimum((places * vocab_size).astype(np.int32), vocab_size - 1)
 
 
 def take_canary(states: np.ndarray) -> Canary:
-    """Keep of the canary's states what two of them can be compared by.
+    """Shorten the canary's states to norms and projections, which suffice to compare them.
 
     Args:
         states: uint16 [T, S, H], the bits of bfloat16.
     """
     values = (states.astype(np.uint32) << 16).view(np.float32)
     norms = np.linalg.norm(values, axis=-1)
-    # the legacy generator: its numbers are promised never to change
+    # NumPy's legacy generator: its numbers are frozen
     random = np.random.RandomState(0)
     directions = random.standard_normal((values.shape[-1], _DIRECTIONS)) / np.sqrt(_DIRECTIONS)
     unit = values / np.maximum(norms, np.finfo(np.float32).tiny)[..., None]
@@ -88,7 +89,7 @@ def distances(one: Canary, other: Canary) -> list[float]:
 
 
 def tolerance(boundary: int) -> float:
-    """How far apart two states of one model may be at a boundary (final: the number of layers)."""
+    """How far apart two states of one model may be at a boundary (final: num_layers)."""
     return _TOLERANCE + _TOLERANCE_PER_LAYER * boundary
 
 
@@ -112,7 +113,7 @@ def model_differences(
         return {}
     found = distances(*canaries)  # type: ignore[arg-type]
     allowed = [tolerance(boundary) for boundary in (*boundaries, num_layers)]
-    # the first one is nearest to what differs
+    # the first one is nearest to the layer that differs
     far = [number for number, distance in enumerate(found) if not distance <= allowed[number]]
     if not far:
         return {}

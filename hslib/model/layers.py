@@ -1,11 +1,10 @@
-"""Boundary numbers: the only unit for layers in this kit's code, files and parameters.
+"""Boundaries, the kit's layer numbers, and their translation into other tools' layer ids.
 
-Boundary b is the index into transformers' ``hidden_states``: the residual stream that
-enters decoder layer b. The final state, after the model's last norm, is implied.
-Other tools count otherwise, and :func:`to_boundaries` and :func:`from_boundaries` translate:
-``dialect`` is one of :data:`DIALECTS`, and what a tool's number means may depend on the model
-and on the other numbers beside it. Where one list of numbers can be meant in two ways, that is
-an error which shows both; nothing is guessed.
+Boundary b is the index into transformers' ``hidden_states``: the residual stream that enters
+decoder layer b. The final state, after the model's last norm, has no number.
+
+Other tools count otherwise. What an id means may depend on the model and on the ids beside it. A
+list that can be meant in two ways is an error that shows both; nothing is guessed.
 """
 
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ Boundaries = tuple[int, ...]
 #   verbatim_if_final    all as they are when one of them is num_layers, else all + 1
 Rule = Literal["boundary", "after", "after_if_first_is_1", "verbatim_if_final"]
 
-# SGLang: `set_eagle3_layers_to_capture` of its model files, as they are in this version
+# SGLang's rules: `set_eagle3_layers_to_capture` in its model files, of this version
 SGLANG_VERSION = "0.5.23"
 _SGLANG_AFTER_IF_FIRST_IS_1 = frozenset(
     {
@@ -88,7 +87,7 @@ _RULES: dict[str, Rule] = {
 
 @dataclass(frozen=True)
 class Reading:
-    """One way to understand a list of ids: who reads it so, and what it then means."""
+    """One meaning of a list of ids, and the tool that reads it so."""
 
     reader: str
     boundaries: Boundaries
@@ -96,19 +95,19 @@ class Reading:
 
 @dataclass(frozen=True)
 class TableRow:
-    """One tool's view of a model: its own default, and how to ask it for given boundaries."""
+    """A tool's default layers for a model, and the ids that mean given boundaries to it."""
 
     tool: str
     default_ids: str  # "" where the tool has no default of its own
     default_boundaries: str
-    ids: str  # for the boundaries asked for, or why they can't be said
+    ids: str  # for the boundaries asked for, or why there are none
 
 
 def auto_boundaries(num_layers: int) -> Boundaries:
     """EAGLE-3's customary three: ``2, n // 2, n - 3`` (SGLang's own default for EAGLE-3).
 
     Raises:
-        ParameterError: for models so small that they coincide.
+        ParameterError: the model is so small that they coincide.
     """
     chosen = _customary(num_layers)
     if _collides(chosen):
@@ -129,7 +128,7 @@ def _collides(ids: Sequence[int]) -> bool:
 
 
 def parse_layers(text: str, num_layers: int) -> Boundaries:
-    """``layers`` as a person writes it -> ascending boundaries in ``1 .. num_layers``.
+    """The parameter ``layers`` as ascending boundaries in ``1 .. num_layers``.
 
     ``"auto"``, ``"none"`` (the final state alone), ``"all"``, or numbers such as ``"3,31,59"``.
     Negative ones count from the end, as in transformers' ``hidden_states``: -1 is ``num_layers``,
@@ -167,7 +166,7 @@ def parse_layers(text: str, num_layers: int) -> Boundaries:
 
 
 def sglang_rule(architecture: str) -> Rule | None:
-    """How SGLang reads ids for a model class; None for classes it has no EAGLE-3 setter for."""
+    """How SGLang reads ids for a model class; None for classes without an EAGLE-3 setter."""
     if architecture in _SGLANG_AFTER_IF_FIRST_IS_1:
         return "after_if_first_is_1"
     if architecture in _SGLANG_VERBATIM_IF_FINAL:
@@ -176,7 +175,7 @@ def sglang_rule(architecture: str) -> Rule | None:
 
 
 def apply_rule(rule: Rule, ids: Sequence[int], num_layers: int) -> Boundaries:
-    """What a tool with this rule makes of ``ids``. Pure."""
+    """The boundaries that ``ids`` mean by a rule. Pure."""
     as_they_are = (
         rule == "boundary"
         or (rule == "after_if_first_is_1" and (not ids or ids[0] != 1))
@@ -192,11 +191,11 @@ def readings(
     architecture: str = "",
     sglang_version: str = SGLANG_VERSION,
 ) -> tuple[Reading, ...]:
-    """Every way in which ``ids`` can be meant; one, unless the dialect is ambiguous. Pure.
+    """Every meaning of ``ids``: one, unless the dialect is ambiguous. Pure.
 
     Args:
         architecture: the model class of config.json; only SGLang's dialects depend on it.
-        sglang_version: whose rules apply; those of other versions are not known here.
+        sglang_version: only :data:`SGLANG_VERSION`'s rules are known.
 
     Raises:
         ParameterError: there is no such dialect.
@@ -215,7 +214,7 @@ def readings(
     if dialect == "eagle_config":
         others = [Reading("vLLM, speculators", tuple(ids))]
     else:
-        # these lists flip the meaning of all ids at once: was that known to who wrote them?
+        # one id changes the meaning of all of them, which their author may not have known
         flips = (rule == "after_if_first_is_1" and ids and ids[0] == 1) or (
             rule == "verbatim_if_final" and num_layers in ids
         )
@@ -259,7 +258,7 @@ def to_boundaries(
 def from_boundaries(
     boundaries: Sequence[int], dialect: str, num_layers: int, architecture: str = ""
 ) -> Boundaries:
-    """The ids that make a tool use ``boundaries``; read back, they give them again.
+    """The ids that mean ``boundaries`` to a tool, and nothing else.
 
     Raises:
         ParameterError: the tool has no unambiguous ids for them.
@@ -309,5 +308,5 @@ def dialect_table(
 
 
 def _text(ids: Boundaries) -> str:
-    """``"2, 30, 58"``, with a word where they repeat or do not ascend."""
+    """``"2, 30, 58"``, with a remark if they repeat or do not ascend."""
     return ", ".join(map(str, ids)) + (" (collide: name others)" if _collides(ids) else "")

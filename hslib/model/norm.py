@@ -1,8 +1,8 @@
-"""The model's final norm, to carry the final state from one side of it to the other.
+"""A model's final norm, and how to take a final state back to before it.
 
-``post = pre / sqrt(mean(pre^2) + eps) * gain``. RMSNorm does not see the scale of its input, so
-``post / gain`` normed again is ``post`` again: that is the state which a trainer gets that
-applies the norm itself, and only the length of each token's vector is lost.
+``post = pre / sqrt(mean(pre^2) + eps) * gain``. RMSNorm ignores the scale of its input, so the norm
+of ``post / gain`` is ``post`` again. A trainer that applies the norm itself gets ``post / gain``:
+``pre`` but for the length of each token's vector.
 """
 
 from dataclasses import dataclass
@@ -49,13 +49,13 @@ _EPS_NAME_OF = {
     "mamba2": "layer_norm_epsilon",
     "nemotron_h": "layer_norm_epsilon",
 }
-_SMALLEST_GAIN = 1e-6  # of the largest: below, a channel's value is gone
-_RMS_TOLERANCE = 0.02  # bf16 rounds single values by up to 0.4 %, their mean square far less
+_SMALLEST_GAIN = 1e-6  # of the largest; below it a channel's value is lost
+_RMS_TOLERANCE = 0.02  # bf16 rounds a value by up to 0.4 %, the mean square by far less
 
 
 @dataclass(frozen=True, eq=False)
 class FinalNorm:
-    """An RMSNorm: ``gain`` float32 [H], whatever convention the weight is stored in."""
+    """An RMSNorm. ``gain``: float32 [H], the weight or 1 + weight, by the family's convention."""
 
     gain: "torch.Tensor"
     eps: float
@@ -63,24 +63,24 @@ class FinalNorm:
 
     @cached_property
     def digest(self) -> str:
-        """xxh3-128 of gain and eps: which norm made an export's states."""
+        """xxh3-128 of gain and eps, which identifies the norm of an export's states."""
         import xxhash
 
         data = self.gain.numpy().tobytes() + repr(self.eps).encode()
         return xxhash.xxh3_128_hexdigest(data)
 
     def normed(self, pre: "torch.Tensor") -> "torch.Tensor":
-        """The state after the norm, of any state before it [..., H]; keeps the dtype."""
+        """The norm of states [..., H]; keeps the dtype."""
         wide = pre.float()
         scale = (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()
         return (wide * scale * self.gain).to(pre.dtype)
 
     def unnormed(self, post: "torch.Tensor") -> "torch.Tensor":
-        """A state [..., H] of unit mean square whose norm is ``post``; keeps the dtype.
+        """The states [..., H] of unit mean square whose norm is ``post``; keeps the dtype.
 
         Raises:
-            ExportError: a gain is so near zero that its channel is lost, or the states were
-                not made by this norm.
+            ExportError: a gain is nearly zero, so its channel is lost; or another norm made the
+                states.
         """
         self.require_invertible()
         wide = post.float() / self.gain
@@ -97,7 +97,7 @@ class FinalNorm:
         return wide.to(post.dtype)
 
     def require_invertible(self) -> None:
-        """Raises :class:`ExportError` with the channels whose gain is zero or not finite."""
+        """Raises :class:`ExportError` with the channels whose gain is nearly zero or not finite."""
         size = self.gain.abs()
         finite = size.isfinite()
         largest = size[finite].max() if finite.any() else 0.0
@@ -112,7 +112,7 @@ class FinalNorm:
 
 
 def read_final_norm(folder: Path) -> FinalNorm:
-    """The final norm from a model folder; only its weight is read.
+    """Read the final norm of a model folder; no other weight is read.
 
     Raises:
         ExportError: the model's last norm is not an RMSNorm with a weight alone.
@@ -136,7 +136,7 @@ def read_final_norm(folder: Path) -> FinalNorm:
 
 
 def _eps(config: ModelConfig) -> float | None:
-    """The norm's eps as the config states it, else as its class has it."""
+    """The norm's eps: what the config states, else its class's."""
     own = _EPS_NAME_OF.get(config.model_type)
     names = (own,) if own else _EPS_NAMES
     found = (read(name) for read in (config.stated, config.get) for name in names)

@@ -1,7 +1,6 @@
-"""Single tensors out of a checkpoint, read by name from whichever shard holds them.
+"""Single tensors of a checkpoint: embedding, final norm, head; nothing else is read.
 
-A model of a terabyte has an embedding, a norm and a head that fit anywhere; nothing else is
-read. Format: ``model.safetensors``, or ``model.safetensors.index.json`` with a weight map.
+Format: ``model.safetensors``, or shards with a weight map in ``model.safetensors.index.json``.
 """
 
 import json
@@ -17,8 +16,8 @@ from hslib.errors import ParameterError
 if TYPE_CHECKING:
     import torch
 
-# The ends of names that families give to one thing, the commonest first. Read in published
-# checkpoints' indices and in the modules of transformers 5.19's causal language models.
+# How the names of a tensor end, the commonest first: from published checkpoints' indices and the
+# modules of transformers 5.19's causal language models.
 EMBEDDING = (
     "model.embed_tokens.weight",
     "embed_tokens.weight",
@@ -38,12 +37,12 @@ FINAL_NORM = (
     "language_model.embedding_norm.weight",
     "ln_f.weight",
 )
-# Parts of a checkpoint that have tensors of the same names: single layers (MTP layers have an
-# embedding, norm and head), other modalities, Qwen-Omni's talker
+# Other parts with tensors of these names: single layers (MTP layers have an embedding, norm and
+# head), other modalities, Qwen-Omni's talker
 _ELSEWHERE = re.compile(
     r"(^|\.)(\d+|[^.]*(mtp|vision|visual|image|audio|speech|talker|2wav)[^.]*)\."
 )
-# what a server reads of a folder, by suffix
+# suffixes of the files that a server reads
 _READ = frozenset({".bin", ".gguf", ".jinja", ".json", ".model", ".safetensors", ".tiktoken"})
 
 
@@ -55,9 +54,10 @@ class Weights:
     shard_of: Mapping[str, str]  # tensor -> file name
 
     def find(self, ends: Iterable[str]) -> str | None:
-        """The full name of the first of ``ends`` that a tensor's name ends in, or None.
+        """The tensor whose name ends with the first of ``ends`` that any name ends with, or None.
 
-        Only the language model's: not a vision tower's or a layer's. Of several the shortest.
+        Only the language model's own tensors count, no layer's or vision tower's. Of several names
+        the shortest is taken.
         """
         names = [name for name in self.shard_of if not _ELSEWHERE.search(name)]
         for end in ends:
@@ -70,7 +70,7 @@ class Weights:
         """The named tensors, in the checkpoint's dtypes.
 
         Raises:
-            ParameterError: a shard is not there, or is no safetensors file.
+            ParameterError: a shard is missing or is not a safetensors file.
         """
         from safetensors import SafetensorError, safe_open
 
@@ -93,10 +93,10 @@ class Weights:
 
 
 def open_weights(folder: Path) -> Weights:
-    """Read a checkpoint's table of contents, no tensor.
+    """Read which tensors a checkpoint has, and no tensor.
 
     Raises:
-        ParameterError: there are no safetensors in the folder.
+        ParameterError: the folder has no readable safetensors checkpoint.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -114,10 +114,10 @@ def open_weights(folder: Path) -> Weights:
 
 
 def missing_files(folder: Path) -> dict[str, str]:
-    """What is not there of a model's files, each with who says that it should be.
+    """The missing files of a model, ``{name: why it is expected}``.
 
-    That is: links that lead nowhere (a hub cache whose blob is gone), and shards that the index
-    names. Nothing is opened but the index.
+    These are links whose target is gone (a hub cache without its blob), and shards that the index
+    names. Only the index is opened.
 
     Raises:
         ParameterError: the index is not readable.
@@ -145,7 +145,7 @@ def embedding_and_head(weights: Weights, tied: bool) -> "tuple[torch.Tensor, tor
     """The embedding and the output head, each [vocab_size, hidden_size].
 
     Args:
-        tied: the config's ``tie_word_embeddings``; then there may be one tensor for both.
+        tied: the config's ``tie_word_embeddings``: one tensor may be both.
 
     Raises:
         ParameterError: the checkpoint has none under a known name.

@@ -1,7 +1,7 @@
-"""Whether a server really captures: its plugin's word, its settings, one canary request.
+"""Whether a server really captures: its plugin.json, its settings, one canary request.
 
-A server whose plugin did not load answers 200 and dumps nothing; nothing short of a dump
-that comes back and validates shows that it works.
+A server whose plugin did not load answers 200 and dumps nothing. Only a dump that comes back and
+validates shows that it works.
 """
 
 import time
@@ -14,7 +14,9 @@ from hslib.dataset import Sample
 from hslib.errors import DumpError, RequestError, ServerError
 from hslib.model import Canary, canary_ids, model_differences, take_canary
 from hslib.server.client import ServerClient, ServerSettings
-from hslib.server.dumps import DumpDir, Expected, PluginInfo, request_id, validate
+from hslib.server.dumps import DumpDir, request_id
+from hslib.server.plugin_info import Expected, PluginInfo
+from hslib.server.validate import validate
 
 _CANARY_TOKENS = 8
 _CANARY_INDEX = 999_999_999
@@ -27,19 +29,19 @@ _NO_PLUGIN = (
 
 @dataclass(frozen=True)
 class ServerCheck:
-    """What a proven server is."""
+    """What a server that passed the check serves."""
 
     plugin: PluginInfo
     settings: ServerSettings
     canary: Canary | None = None  # None: not recorded
-    mark: tuple[int, int] = (0, 0)  # of plugin.json when it was read
+    mark: tuple[int, int] = (0, 0)  # DumpDir.plugin_mark() when plugin.json was read
 
     @property
     def expected(self) -> Expected:
         return self.plugin.expected
 
     def facts(self) -> dict[str, str]:
-        """What was proven, for a table; the same on every host."""
+        """What was checked, for a table; the same on every host."""
         plugin, settings = self.plugin, self.settings
         facts = {
             "SGLang, plugin": f"{plugin.sglang_version}, hs_dump {plugin.plugin_version}",
@@ -68,10 +70,10 @@ class ServerCheck:
 def check_server(
     client: ServerClient, dumps: DumpDir, *, not_before: float = 0.0, timeout_s: float = 60.0
 ) -> ServerCheck:
-    """Prove one server, or say what keeps it from being proven.
+    """Check one server with two canary rows.
 
     Args:
-        not_before: unix seconds; an older plugin.json is another server's leftover.
+        not_before: unix seconds; an older plugin.json is an earlier server's.
 
     Raises:
         ServerError: with the cure.
@@ -85,24 +87,24 @@ def check_server(
             fix="restart it so",
         )
     try:
-        # each data-parallel replica has a model of its own to be proven
+        # each data-parallel replica has a model of its own
         own = range(plugin.replicas) if plugin.replicas > 1 else [None]
         canary, *_ = [send_canary(client, dumps, plugin, timeout_s, replica) for replica in own]
     except ServerError:
-        check_plugin(dumps, not_before)  # what the plugin says of its first pass says more
+        check_plugin(dumps, not_before)  # the plugin's own reason says more
         raise
-    mark = dumps.plugin_mark()  # the first pass has written its word anew
+    mark = dumps.plugin_mark()  # before reading: the first pass has rewritten plugin.json
     return ServerCheck(check_plugin(dumps, not_before, proven=True), settings, canary, mark)
 
 
 def check_plugin(dumps: DumpDir, not_before: float = 0.0, *, proven: bool = False) -> PluginInfo:
-    """The plugin's word for a capture that works.
+    """``plugin.json`` of a capture that works.
 
     Args:
-        proven: a pass has been judged, so every stored state must have its proof by now.
+        proven: the first pass is over, so plugin.json must have a proof of every state.
 
     Raises:
-        ServerError: no plugin.json, one from before, or one that names problems.
+        ServerError: no plugin.json, an older one, or one that names problems.
     """
     plugin = dumps.plugin()
     if plugin is None or plugin.written_at < not_before:
@@ -131,8 +133,8 @@ def send_canary(
 ) -> Canary:
     """Send two rows in one request, and validate and remove their dumps.
 
-    One is of fresh random ids, which no earlier dump can be taken for; the other never changes,
-    and what it gives tells this model from another.
+    One row has random ids, so that no earlier dump can pass for its own. The other has fixed ids:
+    its states tell this model from another.
 
     Raises:
         ServerError: a dump did not come back, or is not its row's.
@@ -143,14 +145,14 @@ def send_canary(
         Sample(_CANARY_INDEX, "canary", ids, np.ones(len(ids), np.uint8))
         for ids in (fresh, canary_ids(vocab_size))
     ]
-    # a number of its own: another job may prove the same server with the same row just now
+    # a random attempt: another job may check the same server with the same row just now
     rids = [request_id(sample, int(random.integers(1 << 31))) for sample in samples]
     started = time.monotonic()
     try:
         client.prefill([sample.input_ids for sample in samples], rids, replica)
         for sample, rid in zip(samples, rids, strict=True):
             dumps.wait(rid, timeout_s)
-            plugin = dumps.plugin() or plugin  # the first pass decided on each state's witness
+            plugin = dumps.plugin() or plugin  # the first pass chose each state's witness
             validate(dumps.load(rid), sample, plugin.expected)
         return take_canary(dumps.load(rids[-1]).hidden_states)
     except (DumpError, RequestError) as error:
@@ -170,11 +172,12 @@ def differences(one: ServerCheck, other: ServerCheck) -> dict[str, tuple[Any, An
     first, second = one.plugin.identity(), other.plugin.identity()
     found = {name: (first[name], second[name]) for name in first if first[name] != second[name]}
     weights = (one.plugin.weights, other.plugin.weights)
-    place = (one.plugin.boundaries, one.plugin.num_layers)
     # states of other layers say nothing of the model
     same_states = not {"boundaries", "stores_final"} & found.keys()
     canaries = (one.canary, other.canary) if same_states else (None, None)
-    return found | model_differences(weights, canaries, *place)
+    return found | model_differences(
+        weights, canaries, one.plugin.boundaries, one.plugin.num_layers
+    )
 
 
 def require_same(name: str, check: ServerCheck, other_name: str, other: ServerCheck) -> None:

@@ -1,7 +1,7 @@
-"""HTTP to one SGLang server: prefill, settings, health.
+"""HTTP to one SGLang server: prefill, log probabilities, tokenization, settings, health.
 
-Says what a failed request means (:class:`RequestError` with ``retry`` and ``down``); what
-to do about it is the caller's.
+A failed request is a :class:`RequestError` with ``retry`` (another try may help) and ``down`` (the
+server does not answer). The caller decides what to do.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from hslib.errors import RequestError, ServerError
 
 
 class ServerSettings(pydantic.BaseModel):
-    """The part of ``/server_info`` that a job needs; the rest holds secrets and stays there."""
+    """The part of ``/server_info`` that a job needs; the rest, which holds secrets, is not kept."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
@@ -36,7 +36,7 @@ class ServerSettings(pydantic.BaseModel):
     max_req_input_len: int
 
     def problems(self) -> list[str]:
-        """Settings under which a dump would not be what it claims, each with its cure."""
+        """Settings with which dumps would be wrong, each with its cure."""
         found = []
         if not self.disable_radix_cache:
             found.append(
@@ -69,7 +69,7 @@ class ServerClient:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         timeout = httpx.Timeout(timeout_s, connect=10.0)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        # trust_env: a proxy set for the internet must not carry prompts to a local server
+        # trust_env=False: a proxy for the internet must not see requests to a local server
         self._http = httpx.Client(
             base_url=self.url, headers=headers, timeout=timeout, limits=limits, trust_env=False
         )
@@ -91,10 +91,10 @@ class ServerClient:
         Args:
             rows: int arrays [T].
             rids: a request id each; None lets the server choose.
-            replica: the data-parallel one that is meant; None lets the server choose.
+            replica: the data-parallel replica; None lets the server choose.
 
         Raises:
-            RequestError: refused, failed or not answered, or rows answered in part (cached).
+            RequestError: refused, failed, not answered, or some tokens came from the cache.
         """
         body: dict[str, Any] = {
             "input_ids": list(rows),
@@ -142,7 +142,7 @@ class ServerClient:
         return [float(entry[0]) for entry in found]
 
     def settings(self) -> ServerSettings:
-        """Raises :class:`ServerError` when the answer lacks a field this kit relies on."""
+        """The server's settings; raises :class:`ServerError` if the answer lacks one of them."""
         raw = orjson.loads(self._request("GET", "/server_info").content)
         try:
             return ServerSettings.model_validate(raw)
@@ -153,7 +153,7 @@ class ServerClient:
             ) from error
 
     def tokenize(self, text: str, add_special_tokens: bool) -> list[int]:
-        """The server's own ids for a text."""
+        """The server's token ids of a text."""
         return self._tokenize({"prompt": text, "add_special_tokens": add_special_tokens})
 
     def tokenize_chat(
@@ -162,7 +162,7 @@ class ServerClient:
         add_generation_prompt: bool,
         template: dict[str, Any] | None = None,
     ) -> list[int]:
-        """The server's own ids for a conversation, through its chat template.
+        """The server's token ids of a conversation, through its chat template.
 
         Args:
             template: further variables of the template, such as ``enable_thinking``.
@@ -180,7 +180,7 @@ class ServerClient:
         return [int(number) for number in answer["tokens"]]
 
     def is_up(self) -> bool:
-        """Whether the server answers; never raises for one that does not."""
+        """Whether the server answers ``/health``; does not raise when it does not."""
         try:
             return self._http.get("/health", timeout=5.0).status_code == 200
         except httpx.HTTPError:
@@ -218,7 +218,7 @@ class ServerClient:
 
 
 def _check_answer(answers: Any, lengths: list[int]) -> None:
-    """The answer's own account: all tokens were prompt, none came from the cache."""
+    """Raise unless the answer says that all tokens were prefilled and none was cached."""
     metas = [answer.get("meta_info", {}) for answer in answers]
     prompts = [meta.get("prompt_tokens") for meta in metas]
     cached = [meta.get("cached_tokens") or 0 for meta in metas]

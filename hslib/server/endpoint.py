@@ -18,8 +18,9 @@ from hslib.parameters import ExtractionParameters
 from hslib.server import launch
 from hslib.server.check import ServerCheck, check_server, differences
 from hslib.server.client import ServerClient
-from hslib.server.dumps import DUMP_SHARE, Dump, DumpDir, validate
+from hslib.server.dumps import DUMP_SHARE, Dump, DumpDir
 from hslib.server.processes import is_alive
+from hslib.server.validate import validate
 
 MOST_RESTARTS = 3  # of a server, without a sample taken between
 _LOOK_EVERY_S = 0.5  # while a server is away
@@ -196,7 +197,8 @@ class Endpoint:
         assert self.restart is not None
         self.restarts += 1
         self.state = self.restart()
-        self.url, self._client = self.state.url, self._new_client()
+        self.url = self.state.url
+        self._client = self._new_client()
         self._accept(launch.check_server(self.state))
 
     def _is_back(self) -> bool:

@@ -1,32 +1,34 @@
-"""Ends a server when the process that it was started for is gone, however that ended.
+"""Stops a job's server when the job's process is gone, even if that was killed.
 
-A server has a process group of its own and outlives who started it; one that is started for a
-job must not, or its GPUs are lost to the next. The guard is no child of that process, so that
-whoever kills its children leaves it alone, and sees its end by a pipe that closes then.
+A server has a process group of its own and outlives the process that started it. A job's server
+must not, or it keeps its GPUs. The guard is a process of its own that waits for the end of a pipe
+which only the job's process holds open. It is not the job's child: killing the job with all its
+children does not kill the guard.
 """
 
 import os
 import select
 import subprocess
 import sys
+from typing import NamedTuple
 
 from hslib.server.processes import Group, is_alive, stop_group
 
 _LOOK_EVERY_S = 2.0
 
 
-class _Server:
-    def __init__(self, pid: str, process_mark: str) -> None:
-        self.pid, self.process_mark = int(pid), process_mark
+class _Server(NamedTuple):
+    pid: int
+    process_mark: str
 
 
 def watch_over(group: Group) -> None:
-    """Let the group end with this process; ends by itself when the group's leader does."""
+    """Stop the group when this process ends; the guard itself ends with the group's leader."""
     command = [sys.executable, "-m", "hslib.server.guard", str(group.pid), group.process_mark]
     guard = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
     )
-    guard.wait()  # it has left a child of its own behind
+    guard.wait()  # it forks and exits; the guard is its child, and not this process's
     _pipes.append(guard.stdin)
 
 
@@ -34,12 +36,13 @@ _pipes: list[object] = []  # open as long as this process lives
 
 
 def main() -> None:
-    server = _Server(*sys.argv[1:])
+    pid, process_mark = sys.argv[1:]
+    server = _Server(int(pid), process_mark)
     if os.fork():
         os._exit(0)
     while not select.select([sys.stdin], [], [], _LOOK_EVERY_S)[0]:
         if not is_alive(server):
-            break  # what is left of its group is nobody's
+            break  # its children may outlive it: they are stopped below
     stop_group(server)
 
 

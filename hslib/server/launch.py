@@ -1,15 +1,14 @@
 """Start, watch and stop one SGLang server that captures; its state is ``server.json``.
 
-The server is detached, in a process group of its own, and outlives the notebook that
-started it. Only that group is ever signalled, and only while its leader is the process
-that was started (same start time).
+The server has a process group of its own and outlives the notebook that started it. Only processes
+of that group are signalled, and only if its leader is the one that was started.
 """
 
 import atexit
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,20 +17,18 @@ import pydantic
 from hslib.errors import HslibError, ServerError
 from hslib.files import write_atomically
 from hslib.parameters import ServerParameters, read_api_key
-from hslib.server import check as proof
+from hslib.server import check
 from hslib.server.client import ServerClient
-from hslib.server.dumps import DumpDir, PluginInfo
+from hslib.server.command_line import command, environment
+from hslib.server.dumps import DumpDir
 from hslib.server.guard import watch_over
-from hslib.server.preflight import Plan, require
+from hslib.server.plugin_info import PluginInfo
+from hslib.server.preflight import LaunchPlan, require
 from hslib.server.processes import is_alive, members, process_mark, stop_group
-
-_PATCHES = Path(__file__).parents[2] / "patches"
-_NO_LIBRARY = "/nonexistent/libnccl.so"
-_CPU_TOTAL_TOKENS = 65536  # KV pool on a CPU; SGLang's default would take most of the memory
 
 
 class ServerState(pydantic.BaseModel):
-    """``server.json``: enough to find, prove and stop the server again. Holds no secret."""
+    """``server.json``: enough to find, check and stop the server. Holds no secret."""
 
     model_config = pydantic.ConfigDict(frozen=True, protected_namespaces=())
 
@@ -52,10 +49,6 @@ def state_path(run_path: Path) -> Path:
     return run_path / "server.json"
 
 
-def state_path_of(state: ServerState) -> Path:
-    return Path(state.log).with_name("server.json")
-
-
 def read_state(run_path: Path) -> ServerState | None:
     """The run's server as recorded, whether or not it still lives."""
     try:
@@ -67,10 +60,10 @@ def read_state(run_path: Path) -> ServerState | None:
 def start(
     parameters: ServerParameters, on_progress: Callable[[str], None] = lambda _line: None
 ) -> ServerState:
-    """Preflight, launch, wait until ready, prove; on any failure nothing is left behind.
+    """Preflight, launch, wait until ready, check; on any failure the server is stopped again.
 
     Args:
-        on_progress: called with a line whenever there is news.
+        on_progress: called with each new line of progress.
 
     Raises:
         ServerError: what is in the way, or how the server died, with its log's last lines.
@@ -85,7 +78,7 @@ def start(
     on_progress(f"starting SGLang {plan.interpreter.sglang_version} at port {plan.port}")
     state = launch(plan)
     if parameters.for_job:
-        watch_over(state)  # for the ends at which nothing else is called
+        watch_over(state)  # for when this process is killed
         atexit.register(stop_group, state, patience_s=0.0)
     try:
         wait_ready(state, parameters.start_timeout_s, on_progress)
@@ -98,7 +91,7 @@ def start(
     return state
 
 
-def launch(plan: Plan) -> ServerState:
+def launch(plan: LaunchPlan) -> ServerState:
     """Start the process; returns at once."""
     parameters = plan.parameters
     run_path = parameters.run_path
@@ -123,7 +116,7 @@ def launch(plan: Plan) -> ServerState:
     try:
         write_atomically(state_path(run_path), state.model_dump_json(indent=1).encode())
     except BaseException:
-        stop_group(state, patience_s=0.0)  # nobody would find it again
+        stop_group(state, patience_s=0.0)  # without server.json nothing would find it again
         raise
     return state
 
@@ -142,99 +135,13 @@ def spawn(arguments: list[str], variables: dict[str, str], log: Path) -> int:
     return process.pid
 
 
-def command(plan: Plan) -> list[str]:
-    """The server's command line. What capture depends on is fixed; ``extra_args`` come last."""
-    parameters = plan.parameters
-    arguments = {
-        "--model-path": str(plan.model.path),
-        "--host": parameters.host,
-        "--port": str(plan.port),
-        "--tp-size": str(parameters.tp_size),
-        "--dp-size": str(parameters.dp_size),
-        "--chunked-prefill-size": str(parameters.chunked_prefill_size),
-    }
-    if parameters.context_length:
-        arguments["--context-length"] = str(parameters.context_length)
-    if parameters.chunked_prefill_size == -1:
-        longest = parameters.context_length or plan.model.context_length
-        arguments["--max-prefill-tokens"] = str(max(16384, longest))
-    if plan.interpreter.cuda_devices == 0:
-        tokens = max(_CPU_TOTAL_TOKENS, 2 * parameters.context_length)
-        arguments |= {
-            "--device": "cpu",
-            "--attention-backend": "torch_native",
-            "--max-total-tokens": str(tokens),
-            # SGLang's own guess goes below zero on hosts of this size without chunked prefill
-            "--mem-fraction-static": "0.6",
-        }
-    # the plugin's hooks are Python in the model, which a replayed CUDA graph skips
-    flags = ["--disable-radix-cache", "--disable-prefill-cuda-graph"]
-    if plan.interpreter.cuda_devices == 0:
-        flags.append("--sleep-on-idle")  # an idle scheduler would keep a whole core busy
-    if plan.skip_tokenizer:
-        flags.append("--skip-tokenizer-init")  # requests carry ids; no tokenizer is needed
-    return [
-        plan.interpreter.path,
-        "-u",
-        "-m",
-        "sglang.launch_server",
-        *(part for pair in arguments.items() for part in pair),
-        *flags,
-        *parameters.extra_args,
-    ]
-
-
-def environment(plan: Plan) -> dict[str, str]:
-    """The server's environment: this process's, and the plugin's settings."""
-    parameters = plan.parameters
-    found = dict(os.environ)
-    found |= {
-        "PYTHONUNBUFFERED": "1",
-        "SGLANG_HS_DUMP_DIR": str(parameters.dump_path),
-        "SGLANG_HS_DUMP_BOUNDARIES": ",".join(map(str, plan.boundaries)),
-        "SGLANG_HS_DUMP_BUDGET_BYTES": str(plan.budget_bytes),
-        "SGLANG_HS_DUMP_ALL": "1" if parameters.dump_all else "",
-        "SGLANG_HS_DUMP_FINAL": "1" if parameters.store_final else "0",
-        "SGLANG_HS_DUMP_ACCEPT_UNWITNESSED": "1" if parameters.accept_unwitnessed else "",
-        "SGLANG_HS_API_KEY": parameters.api_key,
-    }
-    if parameters.context_length > plan.model.context_length:
-        found["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
-    if plan.interpreter.cuda_devices == 0:
-        path = [str(_PATCHES / "cpu_kernels"), *found.get("PYTHONPATH", "").split(os.pathsep)]
-        found["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
-        found["SGLANG_USE_CPU_ENGINE"] = "1"
-        # glibc maps every block over 32 MB anew and the kernel zeroes it: most of the time of
-        # a forward pass with wide states
-        found.setdefault("MALLOC_MMAP_MAX_", "0")
-        found.setdefault("MALLOC_TRIM_THRESHOLD_", str(1 << 40))
-        # waiting OpenMP threads soon leave their cores to the job's client
-        found.setdefault("GOMP_SPINCOUNT", "10000")
-        ranks = parameters.tp_size * parameters.dp_size
-        if ranks > 1:
-            cores = sorted(os.sched_getaffinity(0))
-            found.setdefault("SGLANG_CPU_OMP_THREADS_BIND", _cores_of_ranks(cores, ranks))
-            # only SGLang's own kernels bind; else each rank starts a thread for every core
-            found.setdefault("OMP_NUM_THREADS", str(max(1, len(cores) // ranks)))
-        if parameters.tp_size > 1:
-            # PyPI's torch brings a libnccl that loads without a GPU and then fails; where there
-            # is no library at all SGLang's ranks talk by gloo
-            found["SGLANG_NCCL_SO_PATH"] = _NO_LIBRARY
-    return found
-
-
-def _cores_of_ranks(cores: Sequence[int], ranks: int) -> str:
-    """``0|1``: SGLang's CPU engine wants them told when ranks outnumber the NUMA nodes."""
-    return "|".join(str(cores[rank % len(cores)]) for rank in range(ranks))
-
-
 def wait_ready(
     state: ServerState, timeout_s: float, on_progress: Callable[[str], None] = lambda _line: None
 ) -> None:
     """Return when the server answers.
 
     Raises:
-        ServerError: at once when it died (with the log's last lines), or when time is up.
+        ServerError: it died, or time is up; with the log's last lines.
     """
     deadline, last = time.monotonic() + timeout_s, ""
     with client_of(state) as client:
@@ -258,7 +165,7 @@ def wait_ready(
 
 
 def _plugin_complaint(state: ServerState) -> str:
-    """What the plugin wrote about a server that it refused."""
+    """The problems for which the plugin refused a server, from ``plugin.json``."""
     found: dict[str, None] = {}
     for path in sorted(Path(state.dump_dir).glob("plugin*.json")):  # one per replica
         plugin = PluginInfo.model_validate_json(path.read_bytes())
@@ -267,15 +174,15 @@ def _plugin_complaint(state: ServerState) -> str:
     return "; ".join(found)
 
 
-def check_server(state: ServerState) -> proof.ServerCheck:
-    """Prove the run's own server; also that its replicas all capture.
+def check_server(state: ServerState) -> check.ServerCheck:
+    """Check the run's own server, and that each of its replicas captures.
 
     Raises:
         ServerError: with the cure.
     """
     dumps = DumpDir(state.dump_dir)
     with client_of(state) as client:
-        found = proof.check_server(client, dumps, not_before=state.launched_at)
+        found = check.check_server(client, dumps, not_before=state.launched_at)
     if found.plugin.boundaries != state.boundaries:
         raise ServerError(
             "the plugin captures other boundaries than asked for",
@@ -292,10 +199,10 @@ def check_server(state: ServerState) -> proof.ServerCheck:
 
 
 def check_replicas(state: ServerState, replicas: int) -> None:
-    """Every data-parallel replica must have hooked its own model, and proven its states.
+    """Every data-parallel replica must have hooked its own model and proven its states.
 
     Raises:
-        ServerError: the one that has not, or captures something else.
+        ServerError: a replica has not, or captures other boundaries.
     """
     for rank in range(1, replicas):
         path = Path(state.dump_dir) / f"plugin.dp{rank}.json"
@@ -318,7 +225,7 @@ def client_of(state: ServerState) -> ServerClient:
 
 
 def stop(run_path: Path) -> str:
-    """Stop the run's server and nothing else; says what was done."""
+    """Stop the run's server; returns a sentence on what was done."""
     state = read_state(run_path)
     if state is None:
         return "this run has no server"
@@ -330,8 +237,8 @@ def stop(run_path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What an action came to: a sentence, and facts for a table."""
+class ActionResult:
+    """What an action of notebook 02 did: a sentence, and facts for a table."""
 
     sentence: str
     facts: dict[str, str]
@@ -339,28 +246,28 @@ class Outcome:
 
 def act(
     parameters: ServerParameters, on_progress: Callable[[str], None] = lambda _line: None
-) -> Outcome:
-    """Notebook 02's action: ``start``, ``status``, ``stop``, or ``demo`` = start, prove, stop.
+) -> ActionResult:
+    """Notebook 02's action: ``start``, ``status``, ``stop``, or ``demo`` = start, check, stop.
 
     Raises:
         ServerError: see :func:`start`.
     """
     run_path = parameters.run_path
     if parameters.action == "stop":
-        return Outcome(stop(run_path), {})
+        return ActionResult(stop(run_path), {})
     if parameters.action == "status":
         facts = status(run_path)
-        return Outcome(f"The server of this run: {facts['server']}.", facts)
+        return ActionResult(f"The server of this run: {facts['server']}.", facts)
     state = start(parameters, on_progress)
     facts = check_server(state).facts()
     if parameters.action == "demo":
         stop(run_path)
-        return Outcome(
+        return ActionResult(
             "The server started, captured a canary request right, and was stopped again. "
             'Run with action = "start" to keep it.',
             facts,
         )
-    return Outcome(f"The server captures at {state.url}; stop it with action = 'stop'.", facts)
+    return ActionResult(f"The server captures at {state.url}; stop it with action = 'stop'.", facts)
 
 
 def status(run_path: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What would go wrong with a server, one clear line and its cure each, before it starts."""
+"""What would keep a server from starting or capturing, found before it is started."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import psutil
 from hslib.errors import ParameterError, ServerError
 from hslib.model import ModelInfo, how_to_fetch, missing_files, parse_layers, read_model
 from hslib.parameters import ServerParameters
-from hslib.server.dumps import DUMP_SHARE
+from hslib.server.dumps import DUMP_SHARE, dump_bytes
 from hslib.server.remote_code import TRUST_FLAG, ask_sglang, remote_files
 from hslib.store import state_bytes
 
@@ -34,7 +34,7 @@ found = dict(sglang=version("sglang"), hs_dump=version("hs-dump"), plugins=plugi
 print(json.dumps(found))
 """
 
-# SGLang's switches with which a rank holds some tokens' states, or some layers', only.
+# SGLang's flags with which a rank holds the states of some tokens or layers only.
 _SPLITTING = {
     "--attn-dp-size",
     "--attention-data-parallel-size",
@@ -49,9 +49,9 @@ _SPLITTING = {
     "--enable-two-batch-overlap",
     "--enable-pdmux",
 }
-# What would win over --disable-prefill-cuda-graph: a replayed graph skips the plugin's hooks.
+# These override --disable-prefill-cuda-graph, and a replayed graph skips the plugin's hooks.
 _GRAPHS = {"--cuda-graph-backend-prefill", "--cuda-graph-config"}
-_RANKS = {  # what has a parameter of its own, by which cores, memory and replicas are planned
+_RANKS = {  # flags with a parameter of their own, from which cores and memory are planned
     "--tp-size": "tp_size",
     "--tensor-parallel-size": "tp_size",
     "--tp": "tp_size",
@@ -63,7 +63,7 @@ _RANKS = {  # what has a parameter of its own, by which cores, memory and replic
 
 @dataclass(frozen=True)
 class Problem:
-    """One obstacle and what to do about it."""
+    """Something that keeps the server from starting, and its cure."""
 
     what: str
     cure: str
@@ -72,9 +72,16 @@ class Problem:
         return f"{self.what}\n  -> {self.cure}"
 
 
+class Problems(list[Problem]):
+    """The problems found so far."""
+
+    def add(self, what: str, cure: str) -> None:
+        self.append(Problem(what, cure))
+
+
 @dataclass(frozen=True)
 class Interpreter:
-    """The Python that will run the server."""
+    """The Python that will run the server, and what is installed there."""
 
     path: str
     sglang_version: str
@@ -84,8 +91,8 @@ class Interpreter:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Everything about a start that is known beforehand."""
+class LaunchPlan:
+    """What is to be started: everything about it that is known beforehand."""
 
     parameters: ServerParameters
     interpreter: Interpreter
@@ -97,7 +104,7 @@ class Plan:
 
     @property
     def state_bytes_per_token(self) -> int:
-        """Bytes of states that one token takes: states x hidden size x 2."""
+        """Bytes of states per token: states x hidden size x 2."""
         return state_bytes(self.num_states, self.model.hidden_size)
 
     @property
@@ -105,9 +112,9 @@ class Plan:
         return len(self.boundaries) + self.parameters.store_final
 
 
-def preflight(parameters: ServerParameters) -> tuple[Plan | None, list[Problem]]:
-    """Check everything; a plan when nothing is in the way, else all problems at once."""
-    problems: list[Problem] = []
+def preflight(parameters: ServerParameters) -> tuple[LaunchPlan | None, list[Problem]]:
+    """Check everything: the plan when nothing is in the way, else all problems."""
+    problems = Problems()
     interpreter = _check_interpreter(parameters, problems)
     model, boundaries = _check_model(parameters, problems)
     skip_tokenizer = _check_code(parameters, interpreter, model, problems)
@@ -118,11 +125,12 @@ def preflight(parameters: ServerParameters) -> tuple[Plan | None, list[Problem]]
     budget = _check_budget(parameters, model, boundaries, problems) if root_ok else 0
     if problems or interpreter is None or model is None:
         return None, problems
-    return Plan(parameters, interpreter, model, boundaries, port, budget, skip_tokenizer), []
+    plan = LaunchPlan(parameters, interpreter, model, boundaries, port, budget, skip_tokenizer)
+    return plan, []
 
 
-def facts(plan: Plan | None, problems: list[Problem]) -> dict[str, str]:
-    """The plan, or the problems, for a table."""
+def facts(plan: LaunchPlan | None, problems: list[Problem]) -> dict[str, str]:
+    """The plan, or else the problems, for a table."""
     if plan is None:
         return {f"problem {n}": str(problem) for n, problem in enumerate(problems, start=1)}
     parameters, model = plan.parameters, plan.model
@@ -142,8 +150,8 @@ def facts(plan: Plan | None, problems: list[Problem]) -> dict[str, str]:
     }
 
 
-def require(parameters: ServerParameters) -> Plan:
-    """The plan, or :class:`ServerError` with every problem in its text."""
+def require(parameters: ServerParameters) -> LaunchPlan:
+    """The plan; raises :class:`ServerError` with every problem in its text."""
     plan, problems = preflight(parameters)
     if plan is None:
         lines = "\n".join(f"- {problem}" for problem in problems)
@@ -151,42 +159,34 @@ def require(parameters: ServerParameters) -> Plan:
     return plan
 
 
-def _check_interpreter(parameters: ServerParameters, problems: list[Problem]) -> Interpreter | None:
+def _check_interpreter(parameters: ServerParameters, problems: Problems) -> Interpreter | None:
     path = parameters.python or sys.executable
     try:
         run = subprocess.run([path, "-c", _PROBE], capture_output=True, text=True, timeout=60)
         found = json.loads(run.stdout)
     except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError) as error:
-        problems.append(
-            Problem(f"{path} does not run: {error}", "set python to an interpreter with sglang")
-        )
+        problems.add(f"{path} does not run: {error}", "set python to an interpreter with sglang")
         return None
     if not found["sglang"]:
-        problems.append(
-            Problem(
-                f"no sglang in {path}, the interpreter that would run the server",
-                "pip install -r requirements.txt there, or set python to the one that has it",
-            )
+        problems.add(
+            f"no sglang in {path}, the interpreter that would run the server",
+            "pip install -r requirements.txt there, or set python to the one that has it",
         )
     has_plugin = "hs_dump" in found["plugins"]
     if found["sglang"] and not has_plugin:
-        problems.append(
-            Problem(f"no hs_dump plugin in {path}", f"{path} -m pip install ./patches/hs_dump")
-        )
+        problems.add(f"no hs_dump plugin in {path}", f"{path} -m pip install ./patches/hs_dump")
     allowed = os.environ.get("SGLANG_PLUGINS", "")
     if allowed and "hs_dump" not in [name.strip() for name in allowed.split(",")]:
-        problems.append(
-            Problem(
-                f"SGLANG_PLUGINS={allowed!r} keeps the hs_dump plugin out: the server would answer "
-                "200 and dump nothing",
-                "unset SGLANG_PLUGINS, or add hs_dump (and hs_cpu_kernels without CUDA) to it",
-            )
+        problems.add(
+            f"SGLANG_PLUGINS={allowed!r} keeps the hs_dump plugin out: the server would answer "
+            "200 and dump nothing",
+            "unset SGLANG_PLUGINS, or add hs_dump (and hs_cpu_kernels without CUDA) to it",
         )
     return Interpreter(path, found["sglang"], found["hs_dump"], has_plugin, found["cuda"])
 
 
 def _check_model(
-    parameters: ServerParameters, problems: list[Problem]
+    parameters: ServerParameters, problems: Problems
 ) -> tuple[ModelInfo | None, tuple[int, ...]]:
     try:
         folder = parameters.model_folder
@@ -201,14 +201,12 @@ def _check_model(
         model = read_model(folder)
         boundaries = parse_layers(parameters.layers, model.num_layers)
     except ParameterError as error:
-        problems.append(Problem(error.message, error.fix))
+        problems.add(error.message, error.fix)
         return None, ()
     if not boundaries and not parameters.store_final:
-        problems.append(
-            Problem(
-                "nothing would be captured: no layers, and store_final is False",
-                'name layers, or set store_final = True for layers = "none"',
-            )
+        problems.add(
+            "nothing would be captured: no layers, and store_final is False",
+            'name layers, or set store_final = True for layers = "none"',
         )
     return model, boundaries
 
@@ -217,9 +215,12 @@ def _check_code(
     parameters: ServerParameters,
     interpreter: Interpreter | None,
     model: ModelInfo | None,
-    problems: list[Problem],
+    problems: Problems,
 ) -> bool:
-    """Whether the server must leave the tokenizer alone; requests carry ids and need none."""
+    """Whether the server must not load the tokenizer: it is absent, or needs code that may not run.
+
+    Requests carry ids, so none is needed.
+    """
     if interpreter is None or model is None:
         return False
     no_tokenizer = not model.tokenizer_hash
@@ -227,17 +228,15 @@ def _check_code(
         return no_tokenizer
     answer = ask_sglang(interpreter.path, model.path)
     if answer.refused:
-        problems.append(
-            Problem(
-                f"SGLang can't read {model.path} without running code that lies there "
-                f"({', '.join(remote_files(model.path))}): {answer.refused}",
-                f'read that code; to run it, set extra_args = ["{TRUST_FLAG}"]',
-            )
+        problems.add(
+            f"SGLang can't read {model.path} without running code that lies there "
+            f"({', '.join(remote_files(model.path))}): {answer.refused}",
+            f'read that code; to run it, set extra_args = ["{TRUST_FLAG}"]',
         )
     return no_tokenizer or not answer.loads_tokenizer
 
 
-def _check_port(parameters: ServerParameters, problems: list[Problem]) -> int:
+def _check_port(parameters: ServerParameters, problems: Problems) -> int:
     if parameters.port == 0:
         with socket.socket() as free:
             free.bind((parameters.host, 0))
@@ -248,12 +247,10 @@ def _check_port(parameters: ServerParameters, problems: list[Problem]) -> int:
             tried.bind((parameters.host, parameters.port))
         except OSError as error:
             holder = port_holder(parameters.port)
-            problems.append(
-                Problem(
-                    f"port {parameters.port} on {parameters.host} is taken by {holder} "
-                    f"({error.strerror})",
-                    "stop that process, or set port = 0 for a free one",
-                )
+            problems.add(
+                f"port {parameters.port} on {parameters.host} is taken by {holder} "
+                f"({error.strerror})",
+                "stop that process, or set port = 0 for a free one",
             )
     return parameters.port
 
@@ -269,74 +266,61 @@ def port_holder(port: int) -> str:
     return "a process that this user can't see"
 
 
-def _check_key(parameters: ServerParameters, problems: list[Problem]) -> None:
+def _check_key(parameters: ServerParameters, problems: Problems) -> None:
     try:
         _ = parameters.api_key
     except ParameterError as error:
-        problems.append(Problem(error.message, error.fix))
+        problems.add(error.message, error.fix)
     if any(arg.startswith(("--api", "--admin")) for arg in parameters.extra_args):
-        problems.append(
-            Problem(
-                "an API key in extra_args would show in the process list and in server.log",
-                "put it into an environment variable and name that in api_key_env",
-            )
+        problems.add(
+            "an API key in extra_args would show in the process list and in server.log",
+            "put it into an environment variable and name that in api_key_env",
         )
 
 
 def _check_ranks(
-    parameters: ServerParameters, interpreter: Interpreter | None, problems: list[Problem]
+    parameters: ServerParameters, interpreter: Interpreter | None, problems: Problems
 ) -> None:
-    """What the plugin would refuse after minutes of loading, and GPUs that are not there."""
+    """Flags that the plugin would refuse after minutes of loading, and too few GPUs."""
     flags = {argument.partition("=")[0] for argument in parameters.extra_args}
     for flag in sorted(flags & _SPLITTING):
-        problems.append(
-            Problem(
-                f"{flag} in extra_args splits the states over ranks: none holds every token's",
-                "drop it; tp_size and dp_size are what may be split",
-            )
+        problems.add(
+            f"{flag} in extra_args splits the states over ranks: none holds every token's",
+            "drop it; tp_size and dp_size are what may be split",
         )
     problems += [
         Problem(f"{flag} in extra_args replays prefills past the plugin's hooks", "drop it")
         for flag in sorted(flags & _GRAPHS)
     ]
     for flag in sorted(flags & _RANKS.keys()):
-        problems.append(Problem(f"{flag} stands in extra_args", f"set {_RANKS[flag]} instead"))
+        problems.add(f"{flag} stands in extra_args", f"set {_RANKS[flag]} instead")
     devices = interpreter.cuda_devices if interpreter else 0
     needed = parameters.tp_size * parameters.dp_size
     if 0 < devices < needed and "--nnodes" not in flags:
-        problems.append(
-            Problem(
-                f"tp_size {parameters.tp_size} x dp_size {parameters.dp_size} takes {needed} GPUs; "
-                f"{devices} can be seen here",
-                "lower them, or let the server see more (CUDA_VISIBLE_DEVICES)",
-            )
+        problems.add(
+            f"tp_size {parameters.tp_size} x dp_size {parameters.dp_size} takes {needed} GPUs; "
+            f"{devices} can be seen here",
+            "lower them, or let the server see more (CUDA_VISIBLE_DEVICES)",
         )
 
 
-def _check_dump_directory(root: Path, problems: list[Problem]) -> bool:
+def _check_dump_directory(root: Path, problems: Problems) -> bool:
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = os.lstat(root)
     except OSError as error:
-        problems.append(
-            Problem(f"dump directory {root}: {error.strerror}", "choose another dump_dir")
-        )
+        problems.add(f"dump directory {root}: {error.strerror}", "choose another dump_dir")
         return False
     if not stat.S_ISDIR(found.st_mode):
-        problems.append(
-            Problem(f"dump directory {root} is a link", "name the directory it points to itself")
-        )
+        problems.add(f"dump directory {root} is a link", "name the directory it points to itself")
         return False
     if found.st_uid != os.geteuid():
-        problems.append(
-            Problem(
-                f"dump directory {root} belongs to user {found.st_uid}",
-                "choose a dump_dir of your own",
-            )
+        problems.add(
+            f"dump directory {root} belongs to user {found.st_uid}", "choose a dump_dir of your own"
         )
         return False
     if not os.access(root, os.W_OK):
-        problems.append(Problem(f"dump directory {root} is read-only", "choose another dump_dir"))
+        problems.add(f"dump directory {root} is read-only", "choose another dump_dir")
         return False
     return True
 
@@ -345,9 +329,9 @@ def _check_budget(
     parameters: ServerParameters,
     model: ModelInfo | None,
     boundaries: tuple[int, ...],
-    problems: list[Problem],
+    problems: Problems,
 ) -> int:
-    """The byte budget; the longest sample times the concurrency must fit into it."""
+    """The dump directory's budget in bytes, into which ``concurrency`` longest rows must fit."""
     found = os.statvfs(parameters.dump_path)
     free = found.f_bavail * found.f_frsize
     budget = int(parameters.dump_budget_gb * 1e9) or int(free * DUMP_SHARE)
@@ -355,16 +339,14 @@ def _check_budget(
         return budget
     longest = parameters.longest_sample or parameters.context_length or model.context_length
     num_states = len(boundaries) + parameters.store_final
-    sample = longest * state_bytes(num_states, model.hidden_size)
-    needed = sample * parameters.concurrency * parameters.dp_size
+    per_token = state_bytes(num_states, model.hidden_size)
+    needed = parameters.dp_size * parameters.concurrency * dump_bytes(longest, 1, per_token)
     if min(budget, free) < needed:
-        problems.append(
-            Problem(
-                f"dump directory {parameters.dump_path} has room for "
-                f"{min(budget, free) / 1e9:.3f} GB; {parameters.concurrency} samples of {longest} "
-                f"tokens on {parameters.dp_size} replica(s) take {needed / 1e9:.3f} GB",
-                "use a larger tmpfs (docker: --shm-size) or dump_dir, or lower concurrency, "
-                "longest_sample or dump_budget_gb to what is really needed",
-            )
+        problems.add(
+            f"dump directory {parameters.dump_path} has room for "
+            f"{min(budget, free) / 1e9:.3f} GB; {parameters.concurrency} samples of {longest} "
+            f"tokens on {parameters.dp_size} replica(s) take {needed / 1e9:.3f} GB",
+            "use a larger tmpfs (docker: --shm-size) or dump_dir, or lower concurrency, "
+            "longest_sample or dump_budget_gb to what is really needed",
         )
     return budget

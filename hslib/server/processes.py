@@ -1,6 +1,7 @@
-"""The processes of one group, told apart from whoever gets their numbers later.
+"""The processes of a server's group: find them, signal them, and never another process.
 
-Only the group of the very process that was started is ever signalled.
+The kernel gives a process id away again when its process is gone. So a group is known by its
+leader's id and by when that leader started.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ _STOP_TIMEOUT_S = 5.0  # a server that only prefills has nothing to save
 
 
 class Group(Protocol):
-    """A leader's process id, which is the group's too, and its :func:`process_mark`."""
+    """A process group, by its leader's id (the group's id too) and :func:`process_mark`."""
 
     @property
     def pid(self) -> int: ...
@@ -27,10 +28,10 @@ class Group(Protocol):
 
 
 def process_mark(pid: int) -> str:
-    """``{boot id}:{start time}``; equal for the very same process only, whatever clocks do.
+    """``{boot id}:{start time}`` of a process; "" when there is none.
 
-    The start time is field 22 of ``/proc/{pid}/stat``, in ticks since boot (proc(5)); "" when
-    there is no such process.
+    The start time is field 22 of ``/proc/{pid}/stat``, in clock ticks since boot (proc(5)). Unlike
+    ``psutil.Process.create_time`` it does not change when the system's clock is set.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -41,7 +42,7 @@ def process_mark(pid: int) -> str:
 
 
 def is_alive(group: Group) -> bool:
-    """Whether the very process that was started still runs."""
+    """Whether the group's leader runs, and its id is not another process's by now."""
     if process_mark(group.pid) != group.process_mark:
         return False
     try:
@@ -51,11 +52,11 @@ def is_alive(group: Group) -> bool:
 
 
 def members(group: Group) -> list[psutil.Process]:
-    """Live processes of the server's group; children can outlive the leader."""
+    """The group's live processes; children can outlive their leader."""
     mark = process_mark(group.pid)
     boot, _, started = group.process_mark.partition(":")
     if mark and mark != group.process_mark:
-        return []  # somebody else has the number now, so the group ended before
+        return []  # an id is given away again only when its whole group has ended
     found = []
     for process in psutil.process_iter():
         try:
@@ -63,7 +64,7 @@ def members(group: Group) -> list[psutil.Process]:
                 continue
             its_boot, _, its_start = process_mark(process.pid).partition(":")
             if its_boot != boot or int(its_start) < int(started):
-                continue  # a group id that was used before or after
+                continue  # of a group that had this id before
             if process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except (ProcessLookupError, psutil.NoSuchProcess, ValueError):
@@ -72,14 +73,13 @@ def members(group: Group) -> list[psutil.Process]:
 
 
 def stop_group(group: Group, patience_s: float = _STOP_TIMEOUT_S) -> int:
-    """SIGTERM to the group, SIGKILL to what is left; returns how many processes there were.
+    """End the group: SIGTERM, then SIGKILL; returns how many processes there were.
 
     Args:
-        patience_s: how long they may take to end by themselves; 0 = kill at once, for a
-            kernel that is itself about to be killed.
+        patience_s: seconds between the two. 0 for a notebook's kernel that is about to be killed.
 
     Raises:
-        ServerError: when some survive both.
+        ServerError: some processes survive both.
     """
     found = members(group)
     for process in found:

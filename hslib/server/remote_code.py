@@ -1,8 +1,8 @@
 """Whether SGLang can read a model folder without running the code that lies in it.
 
-Only SGLang knows which model types it has classes for, so it is asked: the loaders that its
-server uses, in the interpreter that would run it. That takes seconds, and is done only for folders
-that name code of their own (``auto_map``).
+Only SGLang knows which model types it has classes for. So its own loaders try, in the interpreter
+that would run the server. That takes seconds, and is done only for folders whose configs name code
+(``auto_map``).
 """
 
 import json
@@ -44,7 +44,7 @@ print(json.dumps({"refused": refused, "loads_tokenizer": not tokenizer}))
 
 @dataclass(frozen=True)
 class Answer:
-    """What SGLang said of a folder."""
+    """What SGLang can load of a folder without its code."""
 
     refused: str  # why its config or processor can't be loaded without that code; "" if it can
     loads_tokenizer: bool
@@ -59,14 +59,14 @@ def _names_code(path: Path) -> bool:
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
-        return False  # absent, or no JSON: who reads it says so
+        return False  # absent or not JSON: reading the model reports that
     return isinstance(found, dict) and bool(found.get("auto_map"))
 
 
 def ask_sglang(python: str, folder: Path) -> Answer:
     """Load config, tokenizer and processor as SGLang's server does, without remote code.
 
-    An SGLang that can't be asked refuses nothing, and is given no tokenizer to load.
+    If that does not run, nothing is refused, and the server is started without a tokenizer.
     """
     try:
         run = subprocess.run(

@@ -1,4 +1,4 @@
-"""Where validated samples live: a directory or a bucket, written once, read, verified, repaired."""
+"""Stores of validated samples, in a directory or a bucket: written, read, verified, repaired."""
 
 from hslib.store.journal import Entry, JournalState, combine, read_journal
 from hslib.store.manifest import Manifest, require_same_kind

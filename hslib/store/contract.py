@@ -1,6 +1,6 @@
-"""What a store needs of the place where it lies; names are relative to the store.
+"""The operations that a store needs of its storage; file names are relative to the store.
 
-:mod:`hslib.store.directory` and :mod:`hslib.store.bucket` are the two places.
+:mod:`hslib.store.directory` and :mod:`hslib.store.bucket.storage` implement them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,38 +12,38 @@ from hslib.store.url import StoreUrl
 
 
 class Stat(NamedTuple):
-    """What a place says of a file without reading it; ``etag`` is empty in a directory."""
+    """Size and ETag of a file, known without reading it; a directory has no ETags."""
 
     size_bytes: int
     etag: str = ""
 
 
 class HeldLock(Protocol):
-    """What keeps two jobs apart."""
+    """A lock that keeps two jobs apart."""
 
     def acquire(self) -> None:
-        """Raises :class:`JobError` with the owner when another job holds it."""
+        """Raises :class:`JobError`, with the owner when another job holds it."""
 
     def require_held(self) -> None:
-        """Raises :class:`JobError` when it no longer is."""
+        """Raises :class:`JobError` when it may be lost."""
 
     def release(self) -> None: ...
 
 
 class OpenJournal(Protocol):
-    """Where a writer's lines go."""
+    """The journal that a writer appends to."""
 
     def append(self, entry: Entry) -> None:
-        """Return when the entry, and its file before it, are durable."""
+        """Return when the entry and its file are durable, the file first."""
 
     def close(self) -> None: ...
 
 
 class Storage(Protocol):
-    """A place for a store. What is not there is a ``FileNotFoundError`` throughout."""
+    """Where a store is kept. A file that does not exist is a ``FileNotFoundError`` throughout."""
 
     @property
-    def place(self) -> StoreUrl: ...
+    def url(self) -> StoreUrl: ...
 
     def read(self, name: str) -> bytes:
         """A small file."""
@@ -61,20 +61,20 @@ class Storage(Protocol):
         """Write a sample's file, which appears whole or not at all; returns its ETag, if any.
 
         Args:
-            tag: what the writer's unfinished files are known by.
+            tag: ends the names of the writer's unfinished files.
         """
 
     def sweep(self, tag: str) -> None:
-        """Remove unfinished files of killed writers; ``tag`` may hold wildcards."""
+        """Remove the unfinished files of killed writers; ``tag`` is a glob pattern."""
 
     def open(self, file: str) -> TensorFile:
         """A sample's arrays. Raises :class:`TensorFileError` when the file is not whole."""
 
     def read_range(self, file: str, start: int, end: int) -> bytes:
-        """A part of a file, as much of it as there is."""
+        """Bytes ``start:end`` of a file, or as many as it has."""
 
     def read_ahead(self, file: str) -> None:
-        """The file will be wanted soon."""
+        """Say that a file will be read soon."""
 
     def stat(self, file: str) -> Stat: ...
 
@@ -82,16 +82,16 @@ class Storage(Protocol):
         """:meth:`stat` for all samples, one by one."""
 
     def move(self, file: str, target: str) -> None:
-        """Out of the way; a file that is gone already is no error."""
+        """Move a file; one that is gone already is no error."""
 
     def lock(self, journal: str, what: str) -> HeldLock:
-        """The lock of a journal's writer; makes the place if need be."""
+        """The lock of a journal's writer; makes the store's directory if needed."""
 
     def locked(self) -> list[str]:
-        """The journals that have a lock, held or left behind."""
+        """The journals that have a lock, held or left by a dead writer."""
 
     def journal(self, name: str, lock: HeldLock) -> OpenJournal:
         """The journal, for the holder of its lock."""
 
     def free_bytes(self) -> int | None:
-        """What is free, None where nothing bounds it."""
+        """Free bytes; None where there is no limit."""

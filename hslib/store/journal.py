@@ -1,12 +1,11 @@
 """The record of what happened to each sample; a line in it is the commit.
 
-One file per shard, JSON lines, only ever appended. Lines of several files have no common
-order, so none is needed: an ``ok`` line holds until a ``revoked`` line names its ``entry``.
-Objects can't be appended to: see :mod:`hslib.store.bucket.journal`.
+JSON lines, appended to one file per shard. Lines of several files have no common order and need
+none: an ``ok`` line is live until a ``revoked`` line names its ``entry``. Objects can't be appended
+to: see :mod:`hslib.store.bucket.journal`.
 """
 
 import abc
-import errno
 import os
 import threading
 import uuid
@@ -18,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from hslib.errors import StoreError
-from hslib.files import sync_directory
+from hslib.files import explained, sync_directory
 
 Status = Literal["ok", "failed", "rejected", "revoked"]
 
@@ -31,9 +30,9 @@ def _entry_id() -> str:
 class Entry:
     """One journal line.
 
-    ``file`` is relative to the store; ``checksum`` covers the file's tensors; ``etag`` is what an
-    object store called the file's content, else empty; ``layers`` holds per state
-    ``finite, absmax, mean_l2, zero_share``; ``finished_at`` is unix seconds.
+    ``file`` is relative to the store. ``checksum``: xxh3-64 of the file's tensors. ``etag``: the
+    object's ETag, empty in a directory. ``layers``: per state ``finite, absmax, mean_l2,
+    zero_share, witness``. ``finished_at``: unix seconds.
     """
 
     index: int
@@ -70,9 +69,10 @@ def read_journal(path: Path) -> Iterator[Entry]:
     """All whole lines; a torn last line (a killed writer's) is left out.
 
     Raises:
-        StoreError: a line inside the file that is not an entry.
+        StoreError: a line inside the file that is not an entry, or the file can't be read.
+        FileNotFoundError: it is not there.
     """
-    with path.open("rb") as lines:
+    with path.open("rb") as lines, explained(StoreError, "the journal can't be read", path):
         yield from decode_lines(lines, str(path))
 
 
@@ -81,7 +81,7 @@ def encode_line(entry: Entry) -> bytes:
 
 
 def decode_lines(lines: Iterable[bytes], path: str) -> Iterator[Entry]:
-    """What :func:`read_journal` does, of lines from anywhere."""
+    """Entries of journal lines, as :func:`read_journal` reads them."""
     for number, line in enumerate(lines, start=1):
         if not line.endswith(b"\n"):
             return
@@ -98,7 +98,7 @@ def decode_lines(lines: Iterable[bytes], path: str) -> Iterator[Entry]:
 
 @dataclass(frozen=True)
 class JournalState:
-    """What the journals together say: at most one live entry an index."""
+    """What all journals together say: at most one live entry per index."""
 
     stored: dict[int, Entry] = field(default_factory=dict)
     failed: dict[int, Entry] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class JournalState:
 
 
 def combine(entries: Iterable[Entry]) -> JournalState:
-    """Reduce journal lines of any number of shards, in any order, to their meaning. Pure.
+    """Reduce the lines of any number of journals, in any order, to their state. Pure.
 
     A live ``ok`` beats a failure; of several live ones the latest counts.
     """
@@ -135,12 +135,11 @@ class GroupCommit(abc.ABC):
         self._lock, self._flushing = threading.Lock(), threading.Lock()
 
     def append(self, entry: Entry) -> None:
-        """Return when the entry, and its file before it, are durable.
+        """Return when the entry and its file are durable, the file first.
 
         Raises:
-            OSError, HslibError: they are not, as far as is known. Whether lines of that moment
-                count is then up to the place: nothing more is written through this journal,
-                every later call raises, and the next run reads what is there.
+            StoreError, JobError: they may not be durable. Nothing more is written through this
+                journal, and every later call raises: the next run reads which lines are there.
         """
         line = encode_line(entry)
         with self._lock:
@@ -149,8 +148,9 @@ class GroupCommit(abc.ABC):
             mine = self._written
         with self._flushing:
             if self._broken is not None:
-                number = getattr(self._broken, "errno", None) or errno.EIO
-                raise OSError(number, f"the journal is closed: {self._broken}")
+                raise StoreError(
+                    f"the journal is closed: {self._broken}", fix="run again to resume"
+                ) from self._broken
             if self._durable < mine:
                 try:
                     self._flush()
@@ -167,39 +167,50 @@ class GroupCommit(abc.ABC):
 
     @abc.abstractmethod
     def _commit(self, lines: list[bytes], files: set[str]) -> None:
-        """Make lines durable, and before them the names of the files."""
+        """Make the files' names durable, then the lines."""
 
     def close(self) -> None:
-        """Nothing is written any more."""
+        """Refuse all later calls of :meth:`append`."""
         with self._flushing:
-            self._broken = self._broken or OSError(errno.EBADF, "it was closed")
+            self._broken = self._broken or StoreError("its writer has closed it")
 
 
 class Journal(GroupCommit):
-    """The journal in a file: an fsync a commit, and one for each folder with new names."""
+    """A journal in a file: one fsync per commit, and one per folder with new files."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
-        is_new = not path.exists()
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        _cut_torn_line(self._fd)
-        if is_new:
-            sync_directory(path.parent)
+        with explained(StoreError, "the journal can't be opened", path):
+            is_new = not path.exists()
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            try:
+                _cut_torn_line(self._fd)
+                if is_new:
+                    sync_directory(path.parent)
+            except OSError:
+                os.close(self._fd)
+                raise
 
     def _commit(self, lines: list[bytes], files: set[str]) -> None:
         for directory in {file.rpartition("/")[0] for file in files}:
-            sync_directory(self.path.parent / directory)
+            folder = self.path.parent / directory
+            with explained(StoreError, "new files can't be made durable", folder):
+                sync_directory(folder)
+        with explained(StoreError, "the journal can't be written", self.path):
+            self._append(b"".join(lines))
+
+    def _append(self, lines: bytes) -> None:
         end = os.lseek(self._fd, 0, os.SEEK_END)
         try:
-            _write_all(self._fd, b"".join(lines))
+            _write_all(self._fd, lines)
             os.fsync(self._fd)
         except OSError:
             os.ftruncate(self._fd, end)  # never leave a torn line in the middle
             raise
 
     def close(self) -> None:
-        """The descriptor's number may soon be another file's."""
+        """Also forgets the descriptor, whose number may soon be another file's."""
         super().close()
         with self._flushing:
             if self._fd >= 0:
@@ -214,7 +225,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def _cut_torn_line(fd: int) -> None:
-    """Drop what a killed writer left behind the last line's end."""
+    """Cut off an unfinished last line, which a killed writer left."""
     size = os.lseek(fd, 0, os.SEEK_END)
     end = size
     while end:

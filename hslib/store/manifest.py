@@ -1,4 +1,4 @@
-"""What every sample of a store has in common, written before the first of them."""
+"""``manifest.json``: what all samples of a store have in common; written before the first."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from hslib.store.contract import Storage
 
 FORMAT = "hslib-store-1"
-# What may differ between a store and a job that resumes it: rows are compared one by one,
-# and the rest does not change what a state means.
+# Fields that may differ when a job resumes a store: rows are compared one by one, and the others
+# do not change what a state means.
 _MAY_DIFFER = {"dataset_digest", "dataset_path", "server", "model_path", "plugin_version"}
-# compared as a model is, not field by field
+# compared by model_differences, not field by field
 _MODEL = {"weights", "canary", "accepted_missing"}
 
 
 class Manifest(pydantic.BaseModel):
     """``manifest.json``.
 
-    ``boundaries`` names the layers' states in tensor order; the final state is last.
-    ``final_norm``: it is stored after the model's last norm (``post``), before it (``pre``), or not
-    at all (``none``). ``unwitnessed``: the states for which no layer testified, with the reason;
-    None in stores written before layers were asked. Digests are xxh3-128.
+    ``boundaries``: the layers' states in tensor order; the final state is last. ``final_norm``: the
+    final state is stored after the model's last norm (``post``), before it (``pre``), or not at all
+    (``none``). ``unwitnessed``: states that no layer's reading confirms, with the reason; None in
+    stores written before there were witnesses. Digests are xxh3-128.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -46,7 +46,7 @@ class Manifest(pydantic.BaseModel):
     sglang_version: str
     plugin_version: str
     server: dict[str, Any]  # the effective settings that matter, never a secret
-    # Stores of before have none of these: not recorded, and not compared.
+    # older stores lack these; what is not recorded is not compared
     weights: dict[str, str] = {}  # group of tensors -> digest of the weights' files
     canary: Canary | None = None
     accepted_missing: tuple[str, ...] = ()  # parameters that the checkpoint lacks, by consent
@@ -73,7 +73,7 @@ class Manifest(pydantic.BaseModel):
         return f"{listed}, {final}" if listed else final
 
     def witness_sentence(self) -> str:
-        """Whether the layers testified that the states are what they claim to be."""
+        """Whether the layers' readings confirm the states, in words."""
         if self.unwitnessed is None:
             return "not witnessed: written before layers were asked what they read"
         if self.unwitnessed:
@@ -83,7 +83,7 @@ class Manifest(pydantic.BaseModel):
 
     @property
     def state_bytes_per_token(self) -> int:
-        """Of all stored states, bf16."""
+        """Bytes of all stored states per token."""
         return state_bytes(self.num_states, self.hidden_size)
 
 
@@ -101,13 +101,13 @@ def differing_fields(stored: Manifest, wanted: Manifest) -> dict[str, tuple[Any,
 
 
 def read_manifest(storage: "Storage") -> Manifest:
-    """Raises :class:`StoreError` when there is none or it is of another format."""
+    """Read a store's manifest; raises :class:`StoreError` if it is missing or of another format."""
     try:
         return Manifest.model_validate_json(storage.read("manifest.json"))
     except FileNotFoundError:
         raise StoreError(
             "this is not a store: it has no manifest.json",
-            path=str(storage.place),
+            path=str(storage.url),
             fix="check store_dir",
         ) from None
     except pydantic.ValidationError as error:
@@ -146,4 +146,4 @@ def require_same_kind(stored: Manifest, wanted: Manifest, where: str) -> None:
 
 
 def _where(storage: "Storage") -> str:
-    return f"{storage.place}/manifest.json"
+    return f"{storage.url}/manifest.json"

@@ -1,14 +1,14 @@
-"""Where validated samples live: read, verify, repair.
+"""Reading a store, verifying and repairing it.
 
 ::
 
     manifest.json                         what all samples have in common
-    journal.jsonl                         a line a finished sample: the commit
+    journal.jsonl                         a line per finished sample: the commit
     samples/00012/00012345.safetensors    input_ids, loss_mask, hidden_states
     quarantine/                           what repair() moved away
 
-In a directory, or below a prefix of an object store (``s3://bucket/prefix``), where the names of
-samples and journals end in an id of their own: none is ever used twice. A file counts only if a
+A store is in a directory or below a prefix of a bucket (``s3://bucket/prefix``). In a bucket the
+names of samples and journals also have an id, so that none is used twice. A file counts only if a
 live ``ok`` line of a journal names it.
 """
 
@@ -40,10 +40,10 @@ _WITNESS_STEPS = (0.005, 0.01, 0.02, 0.07)  # in words; the numbers are in the j
 
 @dataclass(frozen=True, eq=False)
 class StoredSample:
-    """One sample; of a file it is memory-mapped, and nothing is read before it is used.
+    """One sample. From a directory it is memory-mapped, and read only when it is used.
 
-    ``input_ids`` int64 [T], ``loss_mask`` uint8 [T], ``hidden_states`` bf16 [T, L, H] with
-    boundaries ascending and the final state last, where it is stored.
+    ``input_ids`` int64 [T], ``loss_mask`` uint8 [T], ``hidden_states`` bf16 [T, L, H]: boundaries
+    ascending, then the final state if it is stored.
     """
 
     entry: Entry
@@ -130,11 +130,11 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.storage = open_storage(path)
-        self.path = self.storage.place
+        self.path = self.storage.url
         self.manifest = read_manifest(self.storage)
-        self.journal_state = self._read_ledger()
+        self.journal_state = self._read_journals()
 
-    def _read_ledger(self) -> JournalState:
+    def _read_journals(self) -> JournalState:
         return combine(self.storage.entries())
 
     @property
@@ -143,9 +143,9 @@ class Store:
         return self.journal_state.stored
 
     def witness(self) -> dict[str, float | None]:
-        """By state, the largest error between it and what its layer read, over all samples.
+        """Per state, the largest error between it and what its layer read, over all samples.
 
-        None where a sample has no witness of it.
+        None where a sample has no witness of the state.
         """
         found: dict[str, float | None] = dict.fromkeys(self.manifest.state_names, 0.0)
         for entry in self.entries.values():
@@ -185,7 +185,7 @@ class Store:
         return self._sample(entry, self._open(entry))
 
     def checked(self, index: int) -> StoredSample:
-        """The same, after every byte was compared with the journal line.
+        """The sample, after every byte was compared with its journal line.
 
         Raises:
             StoreError: it is not stored, or not sound.
@@ -198,7 +198,7 @@ class Store:
         return self._sample(entry, file)
 
     def tokens(self, indices: Iterable[int] | None = None) -> Iterator[Tokens]:
-        """The ids and masks of these samples, or all, in order; no state is read or downloaded.
+        """Ids and masks of these samples, or of all, in order; reads no states.
 
         Raises:
             StoreError: one is not stored, or its file is cut short or gone.
@@ -210,7 +210,7 @@ class Store:
 
     def _read_tokens(self, index: int) -> Tokens:
         entry = self._entry(index)
-        count, end = entry.num_tokens, entry.size_bytes  # they are last in a file, ids first
+        count, end = entry.num_tokens, entry.size_bytes  # ids and mask are last in a file
         try:
             data = self.storage.read_range(entry.file, end - 9 * count, end)
         except FileNotFoundError as error:
@@ -244,14 +244,13 @@ class Store:
         workers: int = 0,
         on_checked: Callable[[int], None] = lambda _size_bytes: None,
     ) -> VerifyReport:
-        """Compare files with their journal lines: size only, or every byte (``deep``).
+        """Compare files with their journal lines: only the size, or every byte (``deep``).
 
-        Deep reads each file once: header rebuilt and compared, checksum over all tensors,
-        digest over the ids. On an object store, where a listing tells the sizes, an object that
-        was written anew since is read too.
+        Deep reads each file once and compares its header, the checksum of all tensors, and the
+        digest of the ids. In a bucket an object whose ETag is not the journal's is always read.
 
         Raises:
-            OSError, StoreError: a file could not be read, which says nothing of the sample.
+            OSError, StoreError: a file could not be read, so its sample is neither good nor bad.
         """
         wanted = list(self.entries if indices is None else indices)
         stat = self.storage.survey() if indices is None else self.storage.stat
@@ -268,15 +267,15 @@ class Store:
         return VerifyReport(len(wanted), size, deep, faults)
 
     def repair(self, report: VerifyReport) -> list[int]:
-        """Move what is bad into ``quarantine/`` and mark it to be redone.
+        """Move bad samples' files into ``quarantine/`` and revoke their journal lines.
 
-        What was extracted again since the report was made stays. Returns the indices, which
-        the next extraction takes up again.
+        Samples that were extracted again since the report stay. Returns the moved indices, which
+        the next extraction does again.
         """
         reported = {fault.index: self.entries[fault.index].entry for fault in report.faults}
         moved = []
         with StoreWriter(self.path, self.manifest) as writer:
-            self.journal_state = self._read_ledger()
+            self.journal_state = self._read_journals()
             for fault in report.faults:
                 entry = self.entries.get(fault.index)
                 if entry is None or entry.entry != reported[fault.index]:
@@ -284,7 +283,7 @@ class Store:
                 if check_file(self.storage, entry, self.manifest, report.deep) is not None:
                     writer.revoke(entry, f"{fault.check}: {fault.detail}")
                     moved.append(fault.index)
-        self.journal_state = self._read_ledger()
+        self.journal_state = self._read_journals()
         return moved
 
 
@@ -298,7 +297,7 @@ def _not_sound(entry: Entry, why: str) -> StoreError:
 
 
 def _as_tensor(array: np.ndarray) -> "torch.Tensor":
-    """A tensor over a read-only map; bf16 travels as uint16 bits."""
+    """A tensor that shares a read-only array's memory; uint16 is the bits of bf16."""
     import torch
 
     with warnings.catch_warnings():

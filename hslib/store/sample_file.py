@@ -1,4 +1,4 @@
-"""One sample's file: its exact header, and whether it is what was committed."""
+"""A sample's file: its exact header, and the check against its journal line."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ SAMPLE_FORMAT = "hslib-sample-1"
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a stored sample is not what its journal line says."""
+    """How a stored sample differs from its journal line."""
 
     index: int
     path: str
@@ -50,17 +50,17 @@ def check_file(
     deep: bool,
     stat: Callable[[str], Stat] | None = None,
 ) -> Fault | None:
-    """Compare one file with its journal line; None when all is well.
+    """Compare one file with its journal line; None when they agree.
 
-    An object that is another one than was stored (its ETag says so) is read even where only
-    sizes are wanted: somebody's copy of the same bytes is no fault.
+    An object whose ETag is not the journal's is always read, not only when ``deep``: it may be a
+    copy of the same bytes, which is no fault.
 
     Args:
-        stat: what tells sizes; the storage's own by default.
+        stat: gives a file's size and ETag; by default ``storage.stat``.
 
     Raises:
-        OSError, StoreError: it could not be read (too many open files, a disk's error, no
-            network): that says nothing of the sample, which must not be taken for bad.
+        OSError, StoreError: the file could not be read (too many open files, a disk error, no
+            network). The sample may well be good.
     """
     stat = stat or storage.stat
     try:
@@ -85,8 +85,8 @@ def check_file(
 def check_content(
     storage: Storage, entry: Entry, manifest: Manifest, file: TensorFile
 ) -> Fault | None:
-    """Every byte of a file that was opened, against its journal line."""
-    # padding may differ between versions of this kit; the sizes and the checksum hold it in place
+    """Compare every byte of an opened file with its journal line; None when they agree."""
+    # the padding may differ between versions of this kit; size and checksum cover the rest
     if file.header[8:].rstrip(b" ") != sample_header(entry, manifest)[8:].rstrip(b" "):
         detail = "not the header that its journal line implies"
         return make_fault(storage, entry, "header", detail)
@@ -101,4 +101,4 @@ def check_content(
 
 
 def make_fault(storage: Storage, entry: Entry, check: str, detail: str) -> Fault:
-    return Fault(entry.index, f"{storage.place}/{entry.file}", check, detail)
+    return Fault(entry.index, f"{storage.url}/{entry.file}", check, detail)

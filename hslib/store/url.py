@@ -1,4 +1,4 @@
-"""Where a store lies: a directory, or a prefix in a bucket of an object store."""
+"""A store's URL: a directory, or a prefix in a bucket of an object store."""
 
 import re
 from pathlib import Path
@@ -13,11 +13,11 @@ _S3 = re.compile(rf"s3:/+({_BUCKET}(?:/[\w!.*'()=+@,:-]+)*)/*", re.ASCII)
 
 
 def read_store_url(text: str | Path) -> StoreUrl:
-    """A path as it is, or a URL in its one form. Pure.
+    """A path as it is, or an S3 URL in its normal form. Pure.
 
     Raises:
-        ParameterError: a URL of another kind, or one that holds more than bucket and prefix. The
-            text itself is not repeated: it may hold a secret.
+        ParameterError: a URL of another kind, or with more than bucket and prefix. The error does
+            not repeat the text, which may hold a secret.
     """
     if not _URL.match(str(text)):
         return Path(text)

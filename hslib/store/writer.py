@@ -1,4 +1,4 @@
-"""The one way to write to a store: the file, whole and confirmed, then the journal line."""
+"""Writing to a store: a sample's file first, then its line in the journal."""
 
 import dataclasses
 import time
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Captured(Protocol):
-    """The validated states of one sample, and what was measured of each."""
+    """The validated states of a sample, and their measured numbers."""
 
     @property
     def hidden_states(self) -> np.ndarray:
@@ -32,7 +32,7 @@ class Captured(Protocol):
 
 
 class StoreWriter:
-    """The one way to write: a sample's file, whole and confirmed, then the journal line.
+    """The only way to write to a store. A sample's file is whole before its journal line.
 
     Any number of threads may call :meth:`put`. One process per shard, and one per part of it.
 
@@ -101,8 +101,8 @@ class StoreWriter:
             states_hash: the running hash over ``captured.hidden_states`` that validation made.
 
         Raises:
-            OSError: the disk is full, read-only or gone. Nothing is committed then.
-            StoreError: an object store did not take it. Nothing is committed then either.
+            OSError: the file can't be written: the disk is full, read-only or gone.
+            StoreError: the journal can't be, or an object store did not take the file.
             JobError: the lock on an object store was lost.
         """
         tail = sample.input_ids.astype("<i8").tobytes() + sample.loss_mask.tobytes()
@@ -134,11 +134,11 @@ class StoreWriter:
         return entry
 
     def record(self, entry: Entry) -> None:
-        """Commit a line that has no file: a failed or rejected row."""
+        """Commit a line without a file: a failed or rejected row."""
         self._journal.append(entry)
 
     def revoke(self, entry: Entry, reason: str) -> None:
-        """Take back an ``ok`` line and move its file, if any, into ``quarantine/``."""
+        """Revoke an ``ok`` line, then move its file into ``quarantine/``."""
         self._journal.append(
             Entry(
                 index=entry.index,
@@ -164,10 +164,12 @@ def _refuse_other_splits(storage: Storage, num_shards: int) -> None:
         split = int(name.split("-of-")[1][:5]) if "-of-" in name else 1
         if split == num_shards:
             continue
-        lock = storage.lock(name, f"the store {storage.place}")
+        lock = storage.lock(name, f"the store {storage.url}")
         try:
             lock.acquire()
         except JobError as error:
+            if "owner" not in error.fields:  # the file system can't lock
+                raise
             raise JobError(
                 f"a job with num_shards = {split} is writing to this store, this one has "
                 f"num_shards = {num_shards}: they could extract the same rows",
@@ -185,6 +187,6 @@ def _refuse_parts(storage: Storage, journal: str) -> None:
     """
     for name in storage.locked():
         if name.startswith(f"{journal.removesuffix('.jsonl')}-part-"):
-            lock = storage.lock(name, f"{name} of {storage.place}")
+            lock = storage.lock(name, f"{name} of {storage.url}")
             lock.acquire()
             lock.release()

@@ -26,8 +26,9 @@ from common import arguments, report, tiny_models
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hslib.cluster.driver import Driver
-from hslib.cluster.replica import BlockReport, ReplicaFacts
 from hslib.cluster.replicas import Cluster, open_cluster
+
+from hslib.cluster.replica import BlockReport, ReplicaFacts
 from hslib.dataset import Dataset, Limits
 from hslib.errors import JobError
 from hslib.job.plan import plan_job
@@ -37,7 +38,7 @@ from hslib.model import read_model
 from hslib.parameters import ExtractionParameters
 from hslib.server.check import ServerCheck
 from hslib.server.client import ServerSettings
-from hslib.server.dumps import PluginInfo
+from hslib.server.plugin_info import PluginInfo
 from hslib.store import JournalMark, JournalState, StoreWriter
 
 SHORTER = 32

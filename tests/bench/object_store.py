@@ -19,7 +19,9 @@ from common import Cost, arguments, measure, median, report
 from store_copy import BOUNDARIES, HIDDEN, make_dump, manifest
 
 from hslib.dataset import Sample
-from hslib.server.dumps import DumpDir, Expected, validate
+from hslib.server.dumps import DumpDir
+from hslib.server.plugin_info import Expected
+from hslib.server.validate import validate
 from hslib.store import StoreWriter
 
 

@@ -16,7 +16,9 @@ from common import arguments, measure, median, report
 from hs_dump.dump_file import DumpFile
 
 from hslib.dataset import Sample
-from hslib.server.dumps import DumpDir, Expected, validate
+from hslib.server.dumps import DumpDir
+from hslib.server.plugin_info import Expected
+from hslib.server.validate import validate
 from hslib.store import Manifest, StoreWriter
 
 HIDDEN, BOUNDARIES = 7168, (3, 31, 59)

@@ -36,7 +36,7 @@ from hslib.job.prepare import Job
 from hslib.job.progress import read_progress
 from hslib.parameters import ExtractionParameters
 from hslib.server.check import ServerCheck
-from hslib.server.dumps import PluginInfo
+from hslib.server.plugin_info import PluginInfo
 from hslib.store import Store, open_storage, read_journal
 from hslib.store.bucket import lock as objectlock
 

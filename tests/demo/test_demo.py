@@ -8,11 +8,11 @@ from random import Random
 from typing import Any
 
 import pytest
+from make.demo.associations import ASSOCIATIONS
+from make.demo.dialogues import KINDS, Dialogue, Message, dialogue, turns, word_chain
+from make.demo.tokenizer import ChatEncoder
 
 from hslib.demo import dataset_path, model_path
-from hslib.demo.associations import ASSOCIATIONS
-from hslib.demo.dialogues import KINDS, Dialogue, Message, dialogue, turns, word_chain
-from hslib.demo.tokenizer import ChatEncoder
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -42,7 +42,7 @@ def tokenizer() -> Any:
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    from hslib.demo.checkpoint import load_model
+    from make.demo.checkpoint import load_model
 
     return load_model(model_path())
 
@@ -168,7 +168,7 @@ def test_most_trained_tokens_are_open_ended_as_in_real_text(rows: list[Row]) -> 
 
 
 def test_the_model_answers_most_fresh_questions(model: Any, tokenizer: Any) -> None:
-    from hslib.demo.evaluate import score_by_kind
+    from make.demo.evaluate import score_by_kind
 
     encoder, rng = ChatEncoder(tokenizer), Random(987_654)
     scores = score_by_kind(model, encoder, [dialogue(rng, encoder.cost, 100) for _ in range(40)])
@@ -179,7 +179,7 @@ def test_the_model_answers_most_fresh_questions(model: Any, tokenizer: Any) -> N
 
 
 def test_scoring_agrees_with_greedy_generation(model: Any, tokenizer: Any) -> None:
-    from hslib.demo.evaluate import answers_right
+    from make.demo.evaluate import answers_right
 
     encoder, rng = ChatEncoder(tokenizer), Random(123)
     for _ in range(4):
@@ -198,7 +198,7 @@ def first_turn(rng: Random) -> Dialogue:
 
 
 def test_wrong_answers_are_scored_wrong(model: Any, tokenizer: Any) -> None:
-    from hslib.demo.evaluate import answers_right
+    from make.demo.evaluate import answers_right
 
     messages = [
         {"role": "user", "content": "What is 2 + 2?"},

@@ -73,6 +73,7 @@ class Meddler:
         self.judge: Callable[[str, str, bytes], Fate] = lambda *_: "pass"
         self.seen: list[tuple[str, str, bytes]] = []
         self.without: tuple[str, ...] = ()  # headers that the server does not get to see
+        self.silent_on: tuple[str, ...] = ()  # headers that PUT and POST do not answer with
         self.sizes_given: list[int] = []  # bytes of the answers
         self.last_again: Callable[[], int] = lambda: 0  # sends the latest request once more
         outer = self
@@ -104,7 +105,9 @@ class Meddler:
                     return
                 self.send_response(answer.status)
                 for name, value in answer.getheaders():
-                    if name.lower() not in ("connection", "transfer-encoding", "content-length"):
+                    dropped = () if self.command in ("GET", "HEAD") else outer.silent_on
+                    own = ("connection", "transfer-encoding", "content-length")
+                    if name.lower() not in (*own, *dropped):
                         self.send_header(name, value)
                 length = answer.getheader("content-length") if self.command == "HEAD" else None
                 self.send_header("content-length", length or str(len(content)))

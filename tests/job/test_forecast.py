@@ -12,8 +12,8 @@ from make.rows import demo_samples, random_sample, write_rows
 from hslib import __main__ as terminal
 from hslib import demo
 from hslib.errors import ParameterError
-from hslib.job import forecast as sizing
-from hslib.job.forecast import Request, Sizing, Work
+from hslib.job.forecast import Forecast, RequestLimits, Work
+from hslib.job.scheduler import requests_at_once
 from hslib.parameters import ExtractionParameters
 from hslib.server.dumps import dump_bytes
 from hslib.store import Store, size_words, state_bytes, stored_bytes
@@ -22,11 +22,13 @@ from hslib.store import Store, size_words, state_bytes, stored_bytes
 ROWS, AUX, HIDDEN = 37_312, 3, 7168
 SLOW, FAST = 1_281, 2_689  # tok/s
 CASE = ["--hidden-size", "7168", "--num-layers", "61", "--layers", "3,31,59"]
-REQUEST = Request(concurrency=16, samples_per_request=8, tokens_per_request=2048)
+LIMITS = RequestLimits(concurrency=16, samples_per_request=8, tokens_per_request=2048)
 
 
-def sized(tokens: int = 61_000_000, rows: int = ROWS, rate: float = SLOW, **values: Any) -> Sizing:
-    found = Sizing(Work(AUX + 1, HIDDEN, tokens, rows, longest=8192), REQUEST, rate)
+def sized(
+    tokens: int = 61_000_000, rows: int = ROWS, rate: float = SLOW, **values: Any
+) -> Forecast:
+    found = Forecast(Work(AUX + 1, HIDDEN, tokens, rows, longest=8192), LIMITS, rate)
     return dataclasses.replace(found, **values)
 
 
@@ -40,7 +42,7 @@ def test_the_case_studys_bytes_a_token() -> None:
 def test_the_case_studys_sizes_say_how_long_its_rows_would_be(
     size: float, tokens_a_row: int
 ) -> None:
-    """133 GB and 3.5 to 4 TB can't both be: the module's docstring says so."""
+    """The case study reports 133 GB and 3.5 to 4 TB for one job: they can't both be."""
     assert round(size / 57_344 / ROWS) == tokens_a_row
     tokens = round(size / 57_344)
     more = stored_bytes(tokens, ROWS, 57_344) / size - 1
@@ -61,7 +63,7 @@ def test_the_case_studys_rates_and_minutes_make_two_numbers_of_tokens(
 ) -> None:
     assert rate * minutes * 60 == tokens
     found = sized(tokens, rate=rate)
-    assert found.hours(1) * 60 == pytest.approx(minutes)
+    assert found.hours * 60 == pytest.approx(minutes)
     assert size_words(found.work.store_bytes) == size
 
 
@@ -104,50 +106,48 @@ def test_a_dump_is_counted_as_the_server_counts_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "bottleneck", "hours", "most"),
+    ("values", "bottleneck", "hours"),
     [
-        ({}, "servers", 13.228, None),
-        ({"replicas": 4}, "servers", 13.228 / 4, None),
-        ({"replicas": 4, "store_rate": 1e9}, "servers", 13.228 / 4, 13),
-        ({"replicas": 14, "store_rate": 1e9}, "store", 3.4987e12 / 1e9 / 3600, 13),
-        ({"replicas": 4, "link_rate": 0.05e9}, "network", 3.4987e12 / 0.05e9 / 4 / 3600, None),
-        ({"replicas": 4, "link_rate": 0.05e9, "store_rate": 1e9}, "network", 4.8593, 20),
-        ({"replicas": 1, "store_rate": 0.01e9}, "store", 3.4987e12 / 0.01e9 / 3600, 1),
+        ({}, "servers", 13.228),
+        ({"replicas": 4}, "servers", 13.228 / 4),
+        ({"replicas": 4, "store_rate": 1e9}, "servers", 13.228 / 4),
+        ({"replicas": 14, "store_rate": 1e9}, "store", 3.4987e12 / 1e9 / 3600),
+        ({"replicas": 4, "link_rate": 0.05e9}, "network", 3.4987e12 / 0.05e9 / 4 / 3600),
+        ({"replicas": 4, "link_rate": 0.05e9, "store_rate": 1e9}, "network", 4.8593),
+        ({"replicas": 1, "store_rate": 0.01e9}, "store", 3.4987e12 / 0.01e9 / 3600),
     ],
 )
 def test_the_slowest_of_servers_links_and_store_sets_the_time(
-    values: dict[str, float], bottleneck: str, hours: float, most: int | None
+    values: dict[str, float], bottleneck: str, hours: float
 ) -> None:
     found = sized(**values)
     assert found.bottleneck == bottleneck
-    assert found.hours(found.replicas) == pytest.approx(hours, rel=1e-3)
-    assert found.most_replicas == most
+    assert found.hours == pytest.approx(hours, rel=1e-3)
 
 
-def test_as_many_replicas_as_the_store_takes_exactly_are_worth_having() -> None:
+def test_a_store_that_takes_exactly_what_is_sent_is_no_bottleneck() -> None:
     found = sized(replicas=3)
     found = dataclasses.replace(found, store_rate=3 * found.replica_bytes_per_s)
-    assert (found.most_replicas, found.bottleneck) == (3, "servers")
-    less = dataclasses.replace(found, store_rate=found.store_rate * 0.999)
-    assert (less.most_replicas, less.bottleneck) == (2, "store")
+    assert found.bottleneck == "servers"
+    assert dataclasses.replace(found, store_rate=found.store_rate * 0.999).bottleneck == "store"
 
 
-def test_rounding_takes_no_replica_away() -> None:
+def test_rounding_makes_no_bottleneck_of_the_store() -> None:
     for hundredths in range(40, 60):  # 1.41 / 0.47 is not quite 3
         rates = {"link_rate": hundredths * 1e7, "store_rate": hundredths * 3e7}
-        assert sized(rate=1e9, **rates).most_replicas == 3
+        assert sized(rate=1e9, replicas=3, **rates).bottleneck == "network"
 
 
 def test_room_for_everything_that_may_lie_undelivered() -> None:
     """Workers that hold a request's dumps, as extract starts them, over the share that is used."""
     work = sized().work
-    assert sizing.requests_at_once(16) == 24
-    assert sizing.requests_at_once(2) == 4, "no more are stored than are in flight"
+    assert requests_at_once(16) == 24
+    assert requests_at_once(2) == 4, "no more are stored than are in flight"
     one = dump_bytes(8192, 8, 57_344)
-    assert REQUEST.tmpfs_bytes(work) * 0.8 == pytest.approx(24 * one)
+    assert LIMITS.tmpfs_bytes(work) * 0.8 == pytest.approx(24 * one)
     short = dataclasses.replace(work, longest=100)
-    assert REQUEST.tokens(short) == 800, "eight share a request"
-    assert REQUEST.tokens(dataclasses.replace(work, longest=1500)) == 2048
+    assert LIMITS.tokens(short) == 800, "eight share a request"
+    assert LIMITS.tokens(dataclasses.replace(work, longest=1500)) == 2048
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_room_for_everything_that_may_lie_undelivered() -> None:
         ({"tokens": 0}, "tokens is 0"),
         ({"tokens": 100}, "do not make 100 tokens"),
         ({"rows": -1}, "negative"),
-        ({"request": Request(0, 8, 2048)}, "concurrency is 0"),
+        ({"limits": RequestLimits(0, 8, 2048)}, "concurrency is 0"),
     ],
 )
 def test_numbers_that_no_job_has_are_refused(values: dict[str, Any], message: str) -> None:
@@ -186,20 +186,17 @@ def test_the_terminal_shows_the_case_studys_job(capsys: pytest.CaptureFixture[st
         "time of 8 replicas": "1.94 h (117 min)",
         "tmpfs of a replica": "14.1 GB",
         "tmpfs at the least": "470 MB",
-        "replicas worth having": "6",
-        "time of these": "2.20 h (132 min)",
     }
     assert "The store is the bottleneck: 8 replicas would write 0.588 GB/s" in shown
-    assert "it takes 0.5 GB/s; the servers work 85% of the time. Up to 6 replicas each" in shown
+    assert "it takes 0.5 GB/s; the servers work 85% of the time." in shown
 
 
 def test_the_terminal_says_what_a_link_carries(capsys: pytest.CaptureFixture[str]) -> None:
     work = ["--tokens", "61e6", "--rate", FAST]
     shown = plan(capsys, *CASE, *work, "--network-gbps", 0.1, "--store-gbps", 0.05)
     assert "The store is the bottleneck: 1 replica would write 0.1 GB/s" in shown
-    assert "More than 1 replica is not worth having: even one waits" in shown
     shown = plan(capsys, *CASE, *work, "--network-gbps", 0.1)
-    assert "it carries 1,744 of the 2,689 tokens/s that a replica makes. How many" in shown
+    assert "it carries 1,744 of the 2,689 tokens/s that a replica makes." in shown
 
 
 def test_a_dataset_is_counted_and_the_models_shape_is_read(
@@ -209,7 +206,6 @@ def test_a_dataset_is_counted_and_the_models_shape_is_read(
     shown = plan(capsys, "--model", config, "--dataset", demo.dataset_path(), "--rate", 1000)
     assert "76,228 tokens x (768 + 9 B) + 256 files" in shown
     assert "1,490 tokens" in shown, "the longest row"
-    assert "depends on the store: --store-gbps" in shown
 
 
 def test_rows_that_no_job_would_send_are_left_out_and_named(
@@ -243,6 +239,6 @@ def test_what_can_not_be_planned_says_why(
 
 def test_without_a_concurrency_it_is_that_of_the_job(capsys: pytest.CaptureFixture[str]) -> None:
     asked = [*CASE, "--tokens", "1e6", "--longest", "4096", "--rate", "10"]
-    at_once = sizing.requests_at_once(ExtractionParameters().concurrency)
+    at_once = requests_at_once(ExtractionParameters().concurrency)
     assert f"{at_once} requests at once x 4,096 tokens" in plan(capsys, *asked)
     assert "2 requests at once" in plan(capsys, *asked, "--concurrency", 1)

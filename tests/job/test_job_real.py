@@ -20,8 +20,9 @@ from hslib.job.progress import read_progress
 from hslib.parameters import ExtractionParameters
 from hslib.server import launch as server
 from hslib.server.client import ServerClient
-from hslib.server.dumps import Dump, DumpDir, request_id, validate
+from hslib.server.dumps import Dump, DumpDir, request_id
 from hslib.server.endpoints import open_endpoints
+from hslib.server.validate import validate
 from hslib.store import Store, read_journal
 
 SAMPLES = [random_sample(i, n, seed=5) for i, n in enumerate((9, 130, 1, 40, 40, 77, 3, 200))]

@@ -11,7 +11,8 @@ import xxhash
 from hs_dump.dump_file import DumpFile
 
 from hslib.dataset import Sample
-from hslib.server.dumps import DumpDir, Expected
+from hslib.server.dumps import DumpDir
+from hslib.server.plugin_info import Expected
 
 BOUNDARIES = (1, 3, 5)
 

@@ -10,7 +10,9 @@ from make.reference import reference_states
 
 from hslib.dataset import Sample
 from hslib.model import read_model
-from hslib.server.dumps import DumpDir, Expected, validate
+from hslib.server.dumps import DumpDir
+from hslib.server.plugin_info import Expected
+from hslib.server.validate import validate
 from hslib.store import Manifest, Store, StoreWriter
 
 

@@ -13,9 +13,8 @@ from hslib import demo
 from hslib.errors import ServerError
 from hslib.model import Canary, canary_ids, model_differences, take_canary
 from hslib.model.identity import distances, tolerance
-from hslib.server.check import Proof
-from hslib.server.dumps import PluginInfo
-from hslib.server.endpoints import differences, require_same
+from hslib.server.check import ServerCheck, differences, require_same
+from hslib.server.plugin_info import PluginInfo
 from hslib.store import Manifest
 from hslib.store.manifest import differing_fields
 
@@ -134,10 +133,10 @@ def test_what_one_side_did_not_record_is_not_compared(states: torch.Tensor) -> N
     assert distances(canary(states), canary(states[:, :2])) == []
 
 
-def proof(states: torch.Tensor, **plugin: object) -> Proof:
+def proof(states: torch.Tensor, **plugin: object) -> ServerCheck:
     facts = {"pid": 1, "plugin_version": "1", "sglang_version": "1", "written_at": 0.0}
     info = PluginInfo(**{**facts, "boundaries": BOUNDARIES, "weights": WEIGHTS, **plugin})
-    return Proof(info, None, canary(states))  # type: ignore[arg-type]
+    return ServerCheck(info, None, canary(states))  # type: ignore[arg-type]
 
 
 def test_two_servers_of_one_job_must_have_one_model(states: torch.Tensor) -> None:

@@ -25,7 +25,9 @@ from make.rows import random_sample
 
 from hslib.dataset import Sample
 from hslib.errors import DumpError
-from hslib.server.dumps import DumpDir, Expected, request_id, validate
+from hslib.server.dumps import DumpDir, request_id
+from hslib.server.plugin_info import Expected
+from hslib.server.validate import validate
 
 HIDDEN, BOUNDARIES = 16, (1, 3)
 EXPECTED = Expected(BOUNDARIES, HIDDEN)

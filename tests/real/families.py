@@ -16,7 +16,8 @@ from make.rows import random_sample
 
 from hslib.dataset import Sample
 from hslib.server import launch as server
-from hslib.server.dumps import DumpDir, request_id, validate
+from hslib.server.dumps import DumpDir, request_id
+from hslib.server.validate import validate
 
 BOUNDARIES = (2, 3, 5, 6)  # of six layers: the last is the last layer's output before the norm
 LAYERS = ",".join(map(str, BOUNDARIES))

@@ -18,7 +18,9 @@ from hslib.errors import DumpError
 from hslib.server import launch as server
 from hslib.server import processes
 from hslib.server.client import ServerClient
-from hslib.server.dumps import Dump, DumpDir, Expected, request_id, validate
+from hslib.server.dumps import Dump, DumpDir, request_id
+from hslib.server.plugin_info import Expected
+from hslib.server.validate import validate
 
 EXPECTED = Expected(BOUNDARIES, hidden_size=64)
 

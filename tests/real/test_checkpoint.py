@@ -20,8 +20,9 @@ from hslib.errors import ServerError, StoreError
 from hslib.parameters import ExtractionParameters, ServerParameters
 from hslib.server import launch as server
 from hslib.server import processes
-from hslib.server.dumps import DumpDir, PluginInfo
+from hslib.server.dumps import DumpDir
 from hslib.server.endpoints import open_endpoints
+from hslib.server.plugin_info import PluginInfo
 from hslib.store import Store
 
 Start = Callable[..., server.ServerState]

@@ -10,7 +10,7 @@ from real import families, family_table
 from real.families import read_table
 from safetensors.torch import load_file
 
-from hslib.server.dumps import TOLERANCE
+from hslib.server.plugin_info import TOLERANCE
 
 LIMIT = 0.03  # relative, of bf16 against bf16: two implementations of one model
 

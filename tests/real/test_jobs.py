@@ -20,8 +20,8 @@ from make.rows import random_sample, write_rows
 
 from hslib import demo, extract
 from hslib.parameters import ExtractionParameters, ServerParameters
+from hslib.server import command_line, preflight, processes
 from hslib.server import launch as server
-from hslib.server import preflight, processes
 from hslib.server.client import ServerClient
 from hslib.server.dumps import DumpDir
 from hslib.server.endpoints import open_endpoints
@@ -108,8 +108,8 @@ def test_a_server_started_by_hand_needs_the_plugin_and_its_environment_and_no_fl
     values = {"run_dir": str(tmp_path), "model_path": str(model_of("llama")), "layers": "1,5"}
     plan = preflight.require(ServerParameters.from_values(values))
     needed = ("--disable-radix-cache", "--disable-prefill-cuda-graph")
-    command = [part for part in server.command(plan) if part not in needed]
-    pid = server.spawn(command, server.environment(plan), tmp_path / "log")
+    command = [part for part in command_line.command(plan) if part not in needed]
+    pid = server.spawn(command, command_line.environment(plan), tmp_path / "log")
     try:
         url = f"http://127.0.0.1:{plan.port}"
         with ServerClient(url) as client:

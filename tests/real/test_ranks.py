@@ -31,7 +31,8 @@ from hslib.errors import DumpError, ServerError
 from hslib.job.progress import read_progress
 from hslib.server import launch as server
 from hslib.server import preflight, processes
-from hslib.server.dumps import Dump, DumpDir, validate
+from hslib.server.dumps import Dump, DumpDir
+from hslib.server.validate import validate
 from hslib.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # two servers, one after the other

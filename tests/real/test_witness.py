@@ -16,8 +16,10 @@ from hslib.errors import DumpError, ServerError
 from hslib.parameters import ExtractionParameters
 from hslib.server import launch as server
 from hslib.server import processes
-from hslib.server.dumps import DumpDir, Expected, request_id, validate
+from hslib.server.dumps import DumpDir, request_id
 from hslib.server.endpoints import open_endpoints
+from hslib.server.plugin_info import Expected
+from hslib.server.validate import validate
 from hslib.store import Store
 
 PLANTED = Path(__file__).parent / "planted"

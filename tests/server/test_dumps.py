@@ -15,7 +15,9 @@ from make.rows import random_sample
 from hslib.dataset import Sample
 from hslib.errors import DumpError, JobError
 from hslib.files import Lock
-from hslib.server.dumps import DumpDir, Expected, request_id, validate
+from hslib.server.dumps import DumpDir, request_id
+from hslib.server.plugin_info import Expected
+from hslib.server.validate import validate
 
 SAMPLE = random_sample(7, 12)
 

@@ -22,8 +22,8 @@ from real.warm import WarmServers
 
 from hslib.errors import DumpError, ParameterError, RequestError, ServerError
 from hslib.parameters import ExtractionParameters, ServerParameters
+from hslib.server import command_line, preflight, processes
 from hslib.server import launch as server
-from hslib.server import preflight, processes
 from hslib.server.check import check_server
 from hslib.server.client import ServerClient
 from hslib.server.dumps import DumpDir, request_id
@@ -161,17 +161,17 @@ def test_all_problems_are_told_at_once(parameters: Any, tmp_path: Path) -> None:
 
 def test_the_command_fixes_what_capture_depends_on(parameters: Any) -> None:
     plan = preflight.require(parameters(context_length=8192, extra_args=["--seed", "1"]))
-    command = " ".join(server.command(plan))
+    command = " ".join(command_line.command(plan))
     assert "--disable-radix-cache" in command
     assert "--disable-prefill-cuda-graph" in command
     assert "EAGLE3" not in command
     assert command.endswith("--seed 1")
-    environment = server.environment(plan)
+    environment = command_line.environment(plan)
     assert environment["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] == "1"
     assert environment["SGLANG_HS_DUMP_BOUNDARIES"] == "1,3,5"
     assert environment["SGLANG_HS_DUMP_FINAL"] == "1"
     plan = preflight.require(parameters(layers="-1", store_final=False, accept_unwitnessed=True))
-    environment = server.environment(plan)
+    environment = command_line.environment(plan)
     assert environment["SGLANG_HS_DUMP_BOUNDARIES"] == "6"
     assert environment["SGLANG_HS_DUMP_FINAL"] == "0"
     assert environment["SGLANG_HS_DUMP_ACCEPT_UNWITNESSED"] == "1"
@@ -197,7 +197,7 @@ def test_ranks_on_a_cpu_have_a_core_each_and_no_nccl(
         monkeypatch.delenv(name, raising=False)
     plan = preflight.require(parameters(tp_size=2, dp_size=2))
     on_cpu = replace(plan, interpreter=replace(plan.interpreter, cuda_devices=0))
-    found = server.environment(on_cpu)
+    found = command_line.environment(on_cpu)
     assert found["SGLANG_CPU_OMP_THREADS_BIND"] == "3|4|5|3", "one for each rank, or it won't start"
     assert found["OMP_NUM_THREADS"] == "1"
     assert not Path(found["SGLANG_NCCL_SO_PATH"]).exists()
@@ -205,7 +205,7 @@ def test_ranks_on_a_cpu_have_a_core_each_and_no_nccl(
     alone = replace(on_cpu, parameters=parameters())
     for other in (on_gpus, alone):
         assert not {"SGLANG_CPU_OMP_THREADS_BIND", "SGLANG_NCCL_SO_PATH"} & set(
-            server.environment(other)
+            command_line.environment(other)
         )
 
 
@@ -263,6 +263,19 @@ def test_a_process_that_got_the_pid_later_is_never_signalled(family: Any) -> Non
     assert family.poll() is None
 
 
+def test_a_clock_that_is_set_makes_no_stranger_of_a_process(
+    family: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """psutil's create_time() moves with the clock: a live server would be taken for a dead one."""
+    state = fake_state(family, processes.process_mark(family.pid))
+    before, booted = psutil.Process(family.pid).create_time(), psutil.boot_time()
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: booted + 3600)
+    assert psutil.Process(family.pid).create_time() > before + 1800
+    assert processes.is_alive(state)
+    assert len(processes.members(state)) == 2
+    assert processes.stop_group(state) == 2
+
+
 def test_a_run_without_a_server_says_so(tmp_path: Path) -> None:
     assert server.stop(tmp_path) == "this run has no server"
     assert server.status(tmp_path) == {"server": "none in this run"}
@@ -318,7 +331,7 @@ def cut_weights(model: Path, folder: Path) -> Path:
 def launch_with_cache(parameters: ServerParameters) -> server.ServerState:
     """With the plugin in it, and SGLang's prefix cache left on by a plugin of the tests."""
     plan = preflight.require(parameters)
-    command = [part for part in server.command(plan) if part != "--disable-radix-cache"]
+    command = [part for part in command_line.command(plan) if part != "--disable-radix-cache"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "real" / "planted"))
         patch.setenv("HS_CACHED", "1")

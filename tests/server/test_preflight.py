@@ -15,8 +15,8 @@ import pytest
 
 from hslib.errors import ServerError
 from hslib.parameters import ServerParameters
+from hslib.server import command_line, preflight, processes
 from hslib.server import launch as server
-from hslib.server import preflight, processes
 from hslib.server.remote_code import TRUST_FLAG, Answer, ask_sglang, remote_files
 
 
@@ -92,7 +92,7 @@ def test_a_relative_model_path_is_absolute_in_the_plan(
     monkeypatch.chdir(folder.parent)
     plan = preflight.require(parameters_of(folder.name, tmp_path))
     assert plan.model.path == folder
-    assert str(folder) in server.command(plan)
+    assert str(folder) in command_line.command(plan)
 
 
 def test_two_counts_of_layers_are_in_the_facts(folder: Path, tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_server_starts_without_the_tokenizer_that_is_code(
 def test_a_trusted_tokenizer_is_left_to_the_server(own_tokenizer: Path, tmp_path: Path) -> None:
     plan = preflight.require(parameters_of(own_tokenizer, tmp_path, extra_args=[TRUST_FLAG]))
     assert not plan.skip_tokenizer
-    assert TRUST_FLAG in server.command(plan)
+    assert TRUST_FLAG in command_line.command(plan)
 
 
 def test_a_model_type_that_is_code_in_the_folder_is_refused_with_the_flag(

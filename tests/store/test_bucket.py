@@ -18,7 +18,9 @@ from hslib.__main__ import main
 from hslib.dataset import Sample
 from hslib.errors import JobError, ParameterError, StoreError
 from hslib.parameters import ExtractionParameters, StoreParameters
-from hslib.server.dumps import Dump, DumpDir, Expected, validate
+from hslib.server.dumps import Dump, DumpDir
+from hslib.server.plugin_info import Expected
+from hslib.server.validate import validate
 from hslib.store import (
     Entry,
     Manifest,
@@ -292,10 +294,49 @@ def test_an_upload_in_parts_that_fails_leaves_nothing_behind(
     assert len(Store(bucket.url)) == 0
 
 
+def test_a_sample_takes_two_requests_and_its_line_names_the_objects_etag(
+    bucket: Bucket, meddler: Meddler, tmp_path: Path
+) -> None:
+    dumps = [one_dump(tmp_path, sample) for sample in SAMPLES]
+    with StoreWriter(bucket.url, manifest()) as writer:
+        for sample, dump in zip(SAMPLES, dumps, strict=True):
+            meddler.seen.clear()
+            entry = put(writer, sample, dump)
+            kinds = [(method, "/samples/" in path) for method, path, _ in meddler.seen]
+            assert kinds == [("PUT", True), ("PUT", False)], "the sample, then the journal"
+            assert entry.etag == bucket.objects.head(entry.file).etag
+
+
+def test_an_object_that_somebody_wrote_over_is_found_without_reading_the_others(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    store_in(bucket, tmp_path, SAMPLES)
+    name = bucket.samples()[0]
+    content = bucket.objects.get(name)
+    bucket.objects.put(name, content[:-1] + bytes([content[-1] ^ 1]))
+    (fault,) = Store(bucket.url).verify(deep=False).faults
+    assert fault.index == 0 and "somebody wrote another object there" in fault.detail
+
+
+def test_an_upload_that_is_answered_without_an_etag_is_asked_for(
+    bucket: Bucket, meddler: Meddler, tmp_path: Path
+) -> None:
+    meddler.silent_on = ("etag",)
+    store_in(bucket, tmp_path, SAMPLES)
+    asked = [path for method, path, _ in meddler.seen if method == "HEAD" and "/samples/" in path]
+    assert len(asked) == len(SAMPLES)
+    store = Store(bucket.url)
+    assert store.verify(deep=True).clean
+    assert [entry.etag for entry in store.entries.values()] == [
+        bucket.objects.head(entry.file).etag for entry in store.entries.values()
+    ]
+
+
 def test_a_store_that_holds_something_else_than_was_sent_gets_no_journal_line(
     bucket: Bucket, meddler: Meddler, tmp_path: Path
 ) -> None:
     """Somebody wrote over the object between the upload and the question what is there."""
+    meddler.silent_on = ("etag",)
 
     def judge(method: str, path: str, _body: bytes) -> Fate:
         if method == "HEAD" and "samples/" in path:
@@ -492,7 +533,7 @@ def test_a_journal_that_somebody_else_writes_to_is_an_error(bucket: Bucket) -> N
         bucket.objects.put(bucket.names("journal")[0], b"")
         with pytest.raises(StoreError, match="somebody else writes"):
             writer.record(fail(1))
-        with pytest.raises(OSError, match="the journal is closed"):
+        with pytest.raises(StoreError, match="the journal is closed"):
             writer.record(fail(2))
 
 
@@ -508,7 +549,7 @@ def test_a_journal_that_was_refused_acknowledges_nothing_more(
         with pytest.raises(StoreError, match="AccessDenied"):
             put(writer, SAMPLES[1], dumps[1])
         meddler.judge = lambda *_: "pass"
-        with pytest.raises(OSError, match="the journal is closed"):
+        with pytest.raises(StoreError, match="the journal is closed"):
             put(writer, SAMPLES[2], dumps[2])
     assert list(Store(bucket.url).entries) == [0]
 

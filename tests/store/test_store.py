@@ -16,7 +16,8 @@ from make.rows import random_sample
 from hslib.dataset import Sample
 from hslib.errors import JobError, StoreError
 from hslib.files import Lock, TensorFileError, header_bytes, open_tensors
-from hslib.server.dumps import DumpDir, validate
+from hslib.server.dumps import DumpDir
+from hslib.server.validate import validate
 from hslib.store import Entry, Manifest, Store, StoreWriter, combine, read_journal
 from hslib.store.journal import Journal, journal_name
 from hslib.store.manifest import differing_fields
@@ -390,7 +391,7 @@ def test_a_journal_that_failed_once_acknowledges_nothing_more(
         try:
             journal.append(Entry(index=index, id="x", status="ok", file="d/x"))
             results[index] = "durable"
-        except OSError:
+        except StoreError:
             results[index] = "raised"
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
@@ -405,7 +406,7 @@ def test_a_journal_that_failed_once_acknowledges_nothing_more(
 def test_a_closed_journal_writes_into_nobody_elses_file(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
     journal.close()
-    with (tmp_path / "other").open("wb"), pytest.raises(OSError, match="closed"):
+    with (tmp_path / "other").open("wb"), pytest.raises(StoreError, match="closed"):
         journal.append(Entry(index=0, id="x", status="ok"))
     assert (tmp_path / "other").read_bytes() == b""
 

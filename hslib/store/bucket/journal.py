@@ -1,9 +1,9 @@
-"""A journal on an object store, where nothing can be appended to.
+"""A journal in a bucket, whose objects can't be appended to.
 
-Its lines are in segments, ``{name}-{writer}-{number}.jsonl``, with a writer id that nobody else
-has. A commit replaces the segment by its longer self, in one request that counts only if what is
-there is what the last commit left: a request that arrives late takes nothing back. A segment that
-is long enough is left alone, and the next begun.
+The lines are in segments, ``{name}-{writer}-{number}.jsonl``; each writer has an id of its own. A
+commit replaces the last segment by a longer one, on condition that it still has the ETag of the
+last commit: so a request that arrives late can't undo a later one. From 256 KiB on a segment is
+left as it is, and the next is begun.
 """
 
 import secrets
@@ -17,7 +17,7 @@ SEGMENT_BYTES = 256 << 10
 
 
 class ObjectJournal(GroupCommit):
-    """The journal of one writer, for as long as it holds its lock."""
+    """The journal of one writer, which must hold its lock."""
 
     def __init__(self, objects: Objects, name: str, held: HeldLock) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
-"""A lock that is an object: made only where none is, renewed while it is held, stale when not.
+"""A lock in a bucket: an object that its owner renews every 15 s.
 
-Nothing is damaged if two jobs hold it after all, since no name in a store is used twice: it keeps
-them from doing the same work, and tells them.
+A lock that was not renewed for 60 s is stale, and another job may take it. Two jobs that both
+believe to hold it damage nothing, since no name in a store is used twice; they only do the same
+work, until one of them notices.
 """
 
 import contextlib
@@ -36,12 +37,10 @@ class ObjectLock:
         self._renewer = threading.Thread(target=self._renew, name="hslib-lock", daemon=True)
 
     def acquire(self) -> None:
-        """Take it; a lock that somebody left behind ends a minute after its last renewal.
-
-        That much is waited, if need be, to tell a dead owner from one that is at work.
+        """Take the lock; waits up to a minute to see whether another owner renews it.
 
         Raises:
-            JobError: with the owner, who renewed it meanwhile.
+            JobError: another job renewed it (``owner`` says which).
             StoreError: the object store refuses, or can't be reached.
         """
         seen = ""
@@ -49,7 +48,7 @@ class ObjectLock:
             try:
                 found = self._objects.head(self._name)
             except FileNotFoundError:
-                continue  # released meanwhile
+                continue  # released just now
             if found.age_s >= STALE_S and self._take(found.etag):
                 break
             if seen and found.etag != seen:
@@ -70,17 +69,17 @@ class ObjectLock:
             )
 
     def release(self) -> None:
-        """Delete it, if it is still this one's."""
+        """Delete the lock object, if it is still this job's."""
         self._stop.set()
         if not self._etag:
             return
-        with contextlib.suppress(StoreError):  # it ends by itself
+        with contextlib.suppress(StoreError):  # it gets stale by itself
             if self._is_mine():
                 self._objects.delete(self._name)
         self._etag = ""
 
     def _take(self, etag: str) -> bool:
-        """Write over the lock that has this ETag ("" = none may be there); False if it hasn't."""
+        """Replace the lock object if it has this ETag ("" = if there is none); False if not."""
         asked_at = time.monotonic()
         self._times += 1
         owner = {"pid": os.getpid(), "host": socket.gethostname(), "token": self._token}
@@ -93,7 +92,7 @@ class ObjectLock:
 
     def _renew(self) -> None:
         while not self._stop.wait(RENEW_S):
-            with contextlib.suppress(StoreError):  # require_held() tells when this lasts too long
+            with contextlib.suppress(StoreError):  # require_held() raises if this goes on
                 if not self._take(self._etag):
                     self._is_lost = True
                     return

@@ -1,7 +1,7 @@
-"""Objects below one prefix of a bucket (S3's API, through s3fs), with errors that name the cure.
+"""Objects below a prefix of a bucket: S3's API through s3fs, with errors that name the cure.
 
-Region, endpoint and credentials are botocore's affair: it reads them from its own environment
-variables and files, and they are never seen here. Knows nothing of stores.
+botocore reads region, endpoint and credentials from its own environment variables and files; they
+do not pass through this module. It knows nothing of stores.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ _CONDITION_FAILED = {"PreconditionFailed", "412"}
 
 
 class Head(NamedTuple):
-    """What a store says of an object; ``age_s`` is since it was written, by the store's clock."""
+    """An object's size, ETag, and age since it was written, by the object store's clock."""
 
     size_bytes: int
     etag: str
@@ -67,16 +67,15 @@ class Listed(NamedTuple):
 
 
 def _is_conflict(error: BaseException) -> bool:
-    """Another request for the same object is under way: S3 wants this one to be sent again."""
+    """Whether S3 wants the request again, since one for the same object was under way."""
     return isinstance(error, StoreError) and error.fields["code"] == "ConditionalRequestConflict"
 
 
 class Objects:
-    """Any number of threads may use one; so may a child process or an unpickled copy.
+    """The objects below a URL. Threads may share it; a child process or a pickled copy works too.
 
     Every method raises :class:`StoreError` with ``bucket, key, code`` when the object store refuses
-    or can't be reached, once botocore's own retries are used up. An object that is not there is a
-    ``FileNotFoundError``.
+    or can't be reached, after botocore's own retries. A missing object is a ``FileNotFoundError``.
     """
 
     def __init__(self, url: str) -> None:
@@ -89,7 +88,7 @@ class Objects:
 
     def put(self, name: str, data: bytes) -> str:
         """Write an object, which appears whole or not at all; returns its ETag."""
-        return _bare(self._call("put_object", name, Body=data)["ETag"])
+        return self._etag(name, self._call("put_object", name, Body=data), len(data))
 
     @tenacity.retry(
         retry=tenacity.retry_if_exception(_is_conflict),
@@ -98,43 +97,40 @@ class Objects:
         reraise=True,
     )
     def put_if(self, name: str, data: bytes, etag: str) -> str | None:
-        """Write only over the object with this ETag, "" = only where none is; else None.
+        """Write only if the object has this ETag ("" = if there is none); returns the new ETag.
 
-        Requests are sent again when an answer is lost, by botocore and by the network's library,
-        and may arrive late: of one that is conditional only the first has an effect.
+        None: the condition does not hold. Libraries send a request again when its answer is lost,
+        and a copy may arrive late; a conditional write takes effect only once.
         """
         condition = {"IfMatch": f'"{etag}"'} if etag else {"IfNoneMatch": "*"}
         try:
-            return _bare(self._call("put_object", name, Body=data, **condition)["ETag"])
+            answer = self._call("put_object", name, Body=data, **condition)
         except FileNotFoundError:
             return None
         except StoreError as error:
             if error.fields["code"] not in _CONDITION_FAILED:
                 raise
-        return self._etag_of(name, data)
+            return self._etag_of(name, data)
+        return self._etag(name, answer, len(data))
 
     def _etag_of(self, name: str, data: bytes) -> str | None:
-        """The ETag of an object that holds just this: an answer was lost. None for any other."""
+        """The object's ETag if it has this content: the answer to the write was lost. Else None."""
         try:
             return self.head(name).etag if self.get(name) == data else None
         except FileNotFoundError:
             return None
 
     def put_parts(self, name: str, parts: Sequence[bytes | memoryview]) -> str:
-        """Write an object of any size, at most ``PART_BYTES`` of it copied; returns its ETag."""
-        if sum(map(len, parts)) <= PART_BYTES:
+        """Write an object of any size, copying ``PART_BYTES`` at a time; returns its ETag."""
+        size = sum(map(len, parts))
+        if size <= PART_BYTES:
             return self.put(name, b"".join(parts))
         upload = {"UploadId": self._call("create_multipart_upload", name)["UploadId"]}
+        done = []
         try:
-            done = [
-                {
-                    "PartNumber": number,
-                    "ETag": self._call("upload_part", name, Body=data, PartNumber=number, **upload)[
-                        "ETag"
-                    ],
-                }
-                for number, data in enumerate(blocks(parts, PART_BYTES), start=1)
-            ]
+            for number, data in enumerate(blocks(parts, PART_BYTES), start=1):
+                part = self._call("upload_part", name, Body=data, PartNumber=number, **upload)
+                done.append({"PartNumber": number, "ETag": part["ETag"]})
             whole = self._call(
                 "complete_multipart_upload", name, MultipartUpload={"Parts": done}, **upload
             )
@@ -142,7 +138,27 @@ class Objects:
             with contextlib.suppress(StoreError, FileNotFoundError):  # the first error is the cause
                 self._call("abort_multipart_upload", name, **upload)
             raise
-        return _bare(whole["ETag"])
+        return self._etag(name, whole, size)
+
+    def _etag(self, name: str, answer: dict[str, Any], size_bytes: int) -> str:
+        """The ETag in an upload's answer; the object store is asked only where it has none.
+
+        botocore sends a CRC-32 with each upload, by which S3 refuses other bytes than were sent.
+        """
+        if answer.get("ETag"):
+            return _bare(answer["ETag"])
+        found = self.head(name)
+        if found.size_bytes != size_bytes or not found.etag:
+            raise StoreError(
+                "the object store holds something else than was sent",
+                bucket=self.bucket,
+                key=self._prefix + name,
+                code="",
+                expected=size_bytes,
+                got=found,
+                fix="does anybody else write there? Run again to resume",
+            )
+        return found.etag
 
     def get(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
         """An object, or its bytes ``start:end``; a large one over several connections."""
@@ -187,9 +203,9 @@ class Objects:
         self._call("delete_object", name)
 
     def probe_write(self) -> None:
-        """Write, read and delete a small object; raises when this can't be done here.
+        """Write, read and delete a small object; raises when that does not work here.
 
-        Writes that a condition forbids must have no effect: not every object store knows them.
+        Also tries writes whose condition does not hold: not every object store refuses them.
         """
         name, data = f".hslib-check-{secrets.token_hex(8)}", b"may this process write here?"
         self.put(name, data)
@@ -214,7 +230,7 @@ class Objects:
             return dict(found)
 
     def _filesystem(self) -> Any:
-        """s3fs's, anew in a child process: its connections can't be shared."""
+        """The s3fs file system; a new one in a child process, as connections can't be shared."""
         if self._opened is None or self._opened[0] != os.getpid():
             self._opened = (os.getpid(), _open_s3())
         return self._opened[1]
@@ -242,7 +258,7 @@ def _open_s3() -> Any:
 
 
 def explain(error: BaseException, bucket: str, key: str) -> Exception:
-    """What s3fs, botocore or the network said, as this kit's errors."""
+    """An error of s3fs, botocore or the network as this kit's."""
     response = _response_of(error)
     if response is None:
         code, said = type(error).__name__.removesuffix("Error"), str(error)
@@ -260,7 +276,7 @@ def explain(error: BaseException, bucket: str, key: str) -> Exception:
 
 
 def _response_of(error: BaseException | None) -> dict[str, Any] | None:
-    """S3's answer, which s3fs hides behind an OSError."""
+    """S3's error answer, which is a cause of s3fs's OSError; None if there is none."""
     while error is not None:
         response = getattr(error, "response", None)
         if isinstance(response, dict) and "Error" in response:

@@ -8,19 +8,19 @@ SGLang calls :func:`register` in each of its processes (entry-point group
 ``SGLANG_HS_DUMP_BOUNDARIES``         ``3,31,59``: indices into transformers' ``hidden_states``,
                                       1 to the number of layers; empty: none
 ``SGLANG_HS_DUMP_FINAL``              ``0``: leave the final state out
-``SGLANG_HS_DUMP_ACCEPT_UNWITNESSED`` ``1``: dump states that no layer testifies to, too
+``SGLANG_HS_DUMP_ACCEPT_UNWITNESSED`` ``1``: dump states that no layer confirms, too
 ``SGLANG_HS_DUMP_ACCEPT_MISSING``     ``model.layers.*.bias,...``: parameters, by name or
                                       pattern, that the checkpoint may lack
-``SGLANG_HS_DUMP_BUDGET_BYTES``       most bytes that may lie there undelivered (default: half
-                                      of what the file system has free at start)
+``SGLANG_HS_DUMP_BUDGET_BYTES``       most bytes of dumps that no client has removed (default:
+                                      half of what the file system has free at start)
 ``SGLANG_HS_DUMP_WAIT_S``             longest a forward waits for budget (default 120)
-``SGLANG_HS_DUMP_ALL``                ``1``: dump every prefill, foreign ones as ``req_{n}``
-``SGLANG_HS_DUMP_SEAM``               for trials: take this seam, whatever the witness says of
+``SGLANG_HS_DUMP_ALL``                ``1``: dump every prefill; other requests as ``req_{n}``
+``SGLANG_HS_DUMP_SEAM``               for trials: take this seam, even if the witness refuses
                                       it (``stage``, ``sum``, ``hidden``, SGLang's own ``aux``)
 ``SGLANG_HS_API_KEY``                 the server's API key, kept off its command line and log
 ====================================  =======================================================
 
-A module here knows nothing of hslib: the contract between the two is files.
+No module here imports hslib: the two share only files.
 """
 
 import os

@@ -29,7 +29,7 @@ class Rows:
 
 
 def is_dumped(forward_batch: Any, dump_all: bool) -> bool:
-    """Whether a pass holds rows to dump. The same on every rank, as they all see the same batch."""
+    """Whether a pass has rows to dump; every rank sees the same batch and answers the same."""
     if not forward_batch.rids or forward_batch.forward_mode.name not in ("EXTEND", "MIXED"):
         return False
     names = [parse_rid(rid) for rid in forward_batch.rids]
@@ -40,10 +40,10 @@ class Capture:
     """Splits forward passes by request.
 
     Args:
-        dump_all: dump foreign requests too, under the counter ``req_{n}``.
-        accept_unwitnessed: dump states that no layer testifies to, marked as such.
+        dump_all: dump requests without the kit's ids too, as ``req_{n}``.
+        accept_unwitnessed: dump states that no layer confirms, marked as such.
         on_proof: called once, when the first pass has been judged.
-        dp_rank, replicas: data-parallel replicas count in steps, so names stay unique.
+        dp_rank, replicas: replica r of n counts r, r + n, r + 2n, so names stay unique.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Capture:
         }
 
     def begin(self, forward_batch: Any) -> None:
-        """Before a pass: say which rows are witnessed."""
+        """Before a pass: choose the rows that are witnessed."""
         named = [(rows, self._directory(rows)) for rows in split_rows(forward_batch)]
         self._wanted = [(rows, directory) for rows, directory in named if directory]
         if not self._wanted:
@@ -91,7 +91,7 @@ class Capture:
         return pick_rows(rows.offset, rows.count, 0 if everything else TOKENS, self._draw)
 
     def take(self, forward_batch: Any, output: Any) -> None:
-        """After a pass: hand its states over; cheap when it holds nothing that is dumped."""
+        """After a pass: hand its states to the writer; returns at once if none is dumped."""
         if not self._wanted:
             return
         logits_output = output.logits_output
@@ -125,7 +125,7 @@ class Capture:
             )
 
     def _refusal(self, rows: Rows, directory: str, deadline: float) -> str:
-        """Reserve a request's budget; why it can't be dumped, or ""."""
+        """Reserve a request's bytes; returns why it can't be dumped, or ""."""
         assert rows.name is not None
         if rows.name.claimed_tokens not in (None, rows.total):
             return f"the id says {rows.name.claimed_tokens} tokens, the request has {rows.total}"
@@ -138,7 +138,7 @@ class Capture:
     def _last_rows(
         self, forward_batch: Any, logits: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, list[int]]:
-        """The logits of the dumped requests, and where their rows are among the witnessed ones."""
+        """Logits [R, V] of the last rows that are witnessed, and their places among these."""
         if logits is None or logits.shape[0] != len(forward_batch.rids):
             return None, []
         at = {row: number for number, row in enumerate(self._picked)}
@@ -156,20 +156,20 @@ class Capture:
         self._recorder.seen.clear()
 
     def fail_all(self, forward_batch: Any, reason: str) -> None:
-        """Give every request of a forward its error.json; used when the split itself failed."""
+        """Write an error.json for each of the kit's requests in a pass."""
         for rid in forward_batch.rids or []:
             name = parse_rid(rid)
             if name is not None and name.claimed_tokens is not None:
                 self._writer.fail(name, name.rid, reason)
 
     def _directory(self, rows: Rows) -> str:
-        """Where this request's dump appears; "" when it is not to be dumped."""
+        """The directory of this request's dump; "" when it is not dumped."""
         if rows.name is None:
             self._ignored_rids += 1
             logger.warning("hs_dump: ignored %d requests with unusable ids", self._ignored_rids)
             return ""
         if rows.start >= rows.total:
-            return ""  # a decode step in a mixed forward
+            return ""  # a decode step in a mixed pass
         if rows.name.claimed_tokens is not None:
             return rows.name.rid
         if not self._dump_all:
@@ -184,7 +184,7 @@ class Capture:
 
 
 def split_rows(forward_batch: Any) -> Iterator[Rows]:
-    """Each request's rows in a prefill forward; nothing for decode and dummy forwards."""
+    """Each request's rows in a prefill pass; none for decode and dummy passes."""
     if not forward_batch.rids or forward_batch.forward_mode.name not in ("EXTEND", "MIXED"):
         return
     offset = 0
@@ -202,9 +202,9 @@ def split_rows(forward_batch: Any) -> Iterator[Rows]:
 def to_host(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Callable[[], None]]:
     """Copies on the CPU, and a function that waits until they hold their values.
 
-    CUDA: asynchronous copies into pinned memory, ordered on the current stream, so before
-    anything that reuses the device buffers; PyTorch's host allocator recycles the pinned
-    blocks. CPU: the tensors themselves; what was captured is fresh and is not written again.
+    CUDA: asynchronous copies into pinned memory on the current stream, so they are made before
+    anything there reuses the device buffers; PyTorch's host allocator recycles the pinned blocks.
+    CPU: the tensors themselves, which nothing writes to again.
     """
     if not tensors[0].is_cuda:
         return list(tensors), lambda: None

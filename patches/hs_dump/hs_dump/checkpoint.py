@@ -1,7 +1,7 @@
 """A fingerprint of a checkpoint's weights: names, shapes and a few bytes of every tensor.
 
-It is the same wherever the files lie and however the tensors are spread over them, and costs
-seconds for a terabyte. A change that leaves every sampled byte as it was is not seen here.
+It does not depend on where the files are, or on how the tensors are spread over them. It takes
+seconds for a terabyte. It does not see a change that leaves every sampled byte as it was.
 """
 
 import json
@@ -18,7 +18,7 @@ import xxhash
 _SAMPLE_BYTES = 64
 _AT_ONCE = 32  # reads in flight: on a network file system they mostly wait
 _BATCH = 512  # tensors per task
-_STRETCHES = 64  # of a file that is no safetensors
+_STRETCHES = 64  # per file of another format than safetensors
 _LONGEST_HEADER = 1 << 30
 
 
@@ -35,8 +35,8 @@ def fingerprint(files: Sequence[Path]) -> dict[str, str]:
     """``{group of tensors: xxh3-128}`` of a checkpoint's files.
 
     A group is a name up to its first number (``model.layers.4``), or the name without its last
-    part (``model.norm``). Of each tensor count the name, dtype, shape, and 64 bytes at its
-    start, middle and end. Files of other formats are a group each: size and 64 stretches.
+    part (``model.norm``). Each tensor adds its name, dtype, shape, and 64 bytes at its start,
+    middle and end. A file of another format is a group: its size, and 64 times 64 bytes.
 
     Raises:
         OSError: a file can't be read.
@@ -65,7 +65,7 @@ def read_header(path: Path) -> list[Tensor]:
     """The table of contents of a safetensors file.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a safetensors file.
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

@@ -1,9 +1,9 @@
 """One dump on disk: ``hidden_states.safetensors``, ``meta.json``, ``done``.
 
-Rows pass once: a block small enough for a core's cache is packed, measured, hashed and
-written. The file is written, not mapped: a page of tmpfs that is written whole is neither
-zeroed nor faulted in, and a full file system is an error here and never a SIGBUS. The
-directory is filled under a temporary name and appears by rename, complete.
+Each row is touched once: a block that fits a core's cache is packed, measured, hashed and written.
+The file is written and not mapped, since a full tmpfs is then an OSError and not a SIGBUS, and a
+page that is written whole need not be zeroed first. The directory is filled under a temporary name
+and appears complete, by rename.
 
 File format: safetensors (8 bytes of little-endian header length, JSON, raw tensors).
 """
@@ -29,8 +29,8 @@ _PAGE, _LARGE = 4096, 1 << 20
 def header_bytes(num_tokens: int, num_states: int, hidden_size: int) -> bytes:
     """The safetensors header of a dump; hidden_states come first.
 
-    Padded to 8 bytes, or to a page where the states are large: they can then be written to a
-    disk straight from the dump's pages.
+    Padded to 8 bytes; to a page from 1 MB of states on, so that the client can write them to a disk
+    directly from the dump's pages.
     """
     states = num_tokens * num_states * hidden_size * 2
     header = {
@@ -51,7 +51,7 @@ def header_bytes(num_tokens: int, num_states: int, hidden_size: int) -> bytes:
 
 
 def state_bytes(num_tokens: int, num_states: int, hidden_size: int) -> int:
-    """Bytes that one dump will occupy, its small files not counted."""
+    """Bytes that one dump takes; 512 of them stand for the header and the small files."""
     return num_tokens * (num_states * hidden_size * 2 + 4) + 512
 
 
@@ -108,12 +108,12 @@ class DumpFile:
         self.chunks.append([start, count])
 
     def witnessed(self, tokens: int, errors: np.ndarray) -> None:
-        """Note the largest error [L] of each state over some tokens; NaN = nothing witnesses it."""
+        """Add witnessed tokens, and each state's largest error [L] over them; NaN = no witness."""
         self._witnessed_tokens += tokens
         self._errors = np.fmax(self._errors, errors)
 
     def publish(self, meta: dict[str, Any]) -> None:
-        """Write ids, ``meta.json`` and ``done``, and let the directory appear under its name."""
+        """Write ids, ``meta.json`` and ``done``, then rename the directory to its name."""
         self._write(self._ids.data.cast("B"))
         self._close()
         meta = {
@@ -137,7 +137,7 @@ class DumpFile:
         put_in_place(self._dir, self.target)
 
     def discard(self) -> None:
-        """Forget the dump and free its space."""
+        """Remove the unfinished dump."""
         self._close()
         shutil.rmtree(self._dir, ignore_errors=True)
 
@@ -153,7 +153,7 @@ class DumpFile:
 
 
 def _witness(error: float) -> float | None:
-    """For JSON, which has no NaN (None here: no witness) and no infinity."""
+    """An error for JSON, which has no NaN and no infinity; None = no witness."""
     return None if np.isnan(error) else finite(float(error))
 
 
@@ -166,7 +166,7 @@ def write_error(root: Path, name: str, error: dict[str, Any]) -> None:
 
 
 def new_directory(path: Path) -> None:
-    """Make an empty directory; a leftover of its name goes."""
+    """Make an empty directory; removes what had its name."""
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
@@ -175,7 +175,7 @@ def new_directory(path: Path) -> None:
 
 
 def put_in_place(directory: Path, target: Path) -> None:
-    """Let a directory appear under its name; an older one goes."""
+    """Rename a directory to its name; removes an older one."""
     try:
         directory.rename(target)
     except OSError:

@@ -9,7 +9,7 @@ _COLUMNS = 128  # of the vocabulary; each is a full dot product with the state
 
 
 class Head(NamedTuple):
-    """A few rows of the head, and what the server does with their products."""
+    """A few rows of the output head, and how the server scales their logits."""
 
     columns: torch.Tensor  # int64 [C], on the model's device: which logits are looked at
     weight: np.ndarray  # float32 [C, H]
@@ -31,7 +31,7 @@ class Head(NamedTuple):
 def head_of(processor: Any, lm_head: Any, hidden_size: int, vocab_size: int) -> Head | str:
     """The head that a ``LogitsProcessor`` was called with, or why it can't be a witness.
 
-    With tensor parallelism rank 0 holds the vocabulary's first part, which is the part looked at.
+    With tensor parallelism rank 0 holds the first part of the vocabulary: only that is checked.
     """
     weight = getattr(lm_head, "weight", None)
     if not isinstance(weight, torch.Tensor) or weight.ndim != 2:

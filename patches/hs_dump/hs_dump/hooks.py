@@ -1,7 +1,7 @@
-"""The seams in SGLang: what is hooked, what is checked, what plugin.json says.
+"""The plugin's hooks in SGLang, and ``plugin.json``.
 
-Nothing here may let an exception reach SGLang once the server runs: a failed dump is that
-request's ``error.json``. Only a server that could never dump right is refused, at start.
+While the server runs no exception of the plugin may reach SGLang: a dump that fails becomes its
+request's ``error.json``. A server that could never dump right is refused at start.
 """
 
 import importlib.metadata
@@ -44,7 +44,7 @@ _SEAMS = {
     f"{_STAGE}.StageBoundary._prepare_attention": ("capture",),
     **loading.SEAMS,
 }
-# What splits the states over ranks: field of get_parallel() -> (harmless value, its name).
+# Settings that split the states over ranks: field of get_parallel() -> (harmless value, name).
 _SPLITS = {
     "attn_dp_size": (1, "attention data parallelism (--attn-dp-size, --enable-dp-attention)"),
     "attn_cp_size": (1, "context parallelism (--attn-cp-size, --enable-prefill-cp)"),
@@ -59,7 +59,7 @@ _loading = loading.Loading()
 
 
 def install() -> None:
-    """Check the seams and register the hooks, in whichever SGLang process this is."""
+    """Check the seams and register the hooks in this process of SGLang."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     server_flags.install(HookRegistry, HookType)
@@ -133,7 +133,7 @@ def write_plugin_json(root: Path, content: dict[str, Any], dp_rank: int = 0) -> 
 
 
 def _refuse_weights(problem: str) -> None:
-    """Say why the load fails, whichever rank finds it: the others see their own part alone."""
+    """Write why the load fails; any rank may find it, since each sees only its part."""
     from sglang.srt.runtime_context import get_parallel
 
     write_plugin_json(dump_root(), {"problems": [problem]}, get_parallel().dp_rank or 0)
@@ -158,14 +158,14 @@ def _on_backends(_result: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None
         _capture = make_capture(root, runner, _recorder, parallel, about)
         write_plugin_json(root, {**about, **_capture.describe(), "proven": False}, dp_rank)
     except Exception as error:
-        # whichever rank refuses first ends them all, so it says why where the launcher looks
+        # the first rank that refuses ends all of them, so each writes to plugin.json itself
         report = {**describe(runner), "problems": [str(error)]}
         write_plugin_json(Path(os.environ["SGLANG_HS_DUMP_DIR"]), report)
         raise
 
 
 def make_recorder(runner: Any, parallel: Any, writes: bool) -> Recorder:
-    """Refuse what could not be dumped right, and hook the model.
+    """Hook the model, or refuse one whose states could not be dumped right.
 
     Raises:
         CaptureError: with the model's class and what to change.
@@ -257,19 +257,19 @@ def describe(runner: Any) -> dict[str, Any]:
 
 
 def _on_batch(batch_info: Any, _cls: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Remember each request's full length: the forward itself only knows the chunk's."""
+    """Remember each request's full length: the pass itself knows only its chunk's."""
     if _capture is None:
         return
     try:
         batch_info.hs_dump_totals = [len(req.origin_input_ids) for req in batch.reqs]
-    except Exception:  # the forward then fails to split, which becomes its requests' error.json
+    except Exception:  # without lengths the pass can't be split: its requests get an error.json
         logger.exception("hs_dump: requests without their lengths")
 
 
 def _around_forward(
     forward: Any, runner: Any, forward_batch: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Switch the hooks on for a pass that holds rows to dump, and take what it showed."""
+    """Switch the hooks on for a pass with rows to dump, then take its states."""
     if runner.is_draft_worker or _recorder is None:
         return forward(runner, forward_batch, *args, **kwargs)
     if not is_dumped(forward_batch, _setting("ALL", "") == "1"):
@@ -287,7 +287,7 @@ def _around_forward(
 
 
 def _begin(forward_batch: Any) -> None:
-    """On every rank alike: the stages' hooks may complete a sum over all ranks."""
+    """Start a pass, on every rank: a stage's hook may complete a sum over all ranks."""
     assert _recorder is not None
     _recorder.seen.begin(sum(forward_batch.extend_seq_lens_cpu))
     if _capture is not None:
@@ -295,7 +295,7 @@ def _begin(forward_batch: Any) -> None:
 
 
 def _guarded(forward_batch: Any, step: Callable[..., None], *arguments: Any) -> None:
-    """What goes wrong is the requests' error.json, never the server's end."""
+    """Run a step; an exception becomes the requests' error.json and does not reach SGLang."""
     try:
         step(*arguments)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The seams around SGLang's loading of a model: what came, what did not, and from which files."""
+"""SGLang's loading of a model, watched: which parameters were filled, and from which files."""
 
 import functools
 import logging
@@ -19,14 +19,14 @@ SEAMS = {
     f"{_LOADER}.DefaultModelLoader._prepare_weights": ("model_name_or_path",),
 }
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
-# These loaders do not call load_weights as it is, or load nothing at all.
+# Load formats whose loaders load nothing, or do not call the model's load_weights as it is.
 _UNMARKED = ("dummy", "flash_rl")
 
-Refuse = Callable[[str], None]  # writes the reason where a launcher reads it
+Refuse = Callable[[str], None]  # writes the reason into plugin.json
 
 
 class Loading:
-    """What is known of the one model that this process loads."""
+    """What is known of how this process loads its model."""
 
     def __init__(self) -> None:
         self.accepted: list[str] = []
@@ -37,7 +37,7 @@ class Loading:
         self._is_open = False
 
     def on_model(self, refuse: Refuse, model: Any, config: Any, load_config: Any) -> None:
-        """A model was made, and nothing is loaded yet; a drafter's own is none of ours."""
+        """A model was made and nothing is loaded yet. A draft model is left alone."""
         if config.is_draft_model or load_config.draft_model_idx is not None:
             return
         load_format = load_config.load_format
@@ -49,13 +49,13 @@ class Loading:
 
         @functools.wraps(load)
         def checked(weights: Any, *args: Any, **kwargs: Any) -> Any:
-            del model.load_weights  # weights that come later replace others
+            del model.load_weights  # later loads replace weights that are there
             return self._load(load, refuse, model, weights, *args, **kwargs)
 
         model.load_weights = checked
 
     def on_files(self, found: tuple[str, list[str], bool]) -> None:
-        """The loader has resolved where it reads from."""
+        """The loader has found the files that it will read."""
         if self._is_open:
             self._folder = self._folder or str(found[0])
             self._files |= {Path(file) for file in found[1] if "://" not in file}
@@ -80,7 +80,7 @@ class Loading:
         return result
 
     def describe(self, model_path: str) -> dict[str, Any]:
-        """What plugin.json says of the weights; reads the files again, a few bytes per tensor."""
+        """What plugin.json says of the weights; reads a few bytes per tensor of the files."""
         return {
             "weights": self._fingerprint(model_path),
             "weights_folder": self._folder,
@@ -89,7 +89,7 @@ class Loading:
         }
 
     def _fingerprint(self, model_path: str) -> dict[str, str]:
-        """Empty when there are no files to read: random weights, or a loader's own store."""
+        """The files' fingerprint; empty for random weights, or when no file can be read."""
         if self._load_format == "dummy":
             return {}
         try:
@@ -100,7 +100,7 @@ class Loading:
 
 
 def install(loading: Loading, registry: Any, hook_type: Any, refuse: Refuse) -> None:
-    """Register the hooks; they see every model that is loaded later in this process."""
+    """Register the hooks, which see every model that this process loads."""
 
     def on_model(model: Any, model_config: Any, load_config: Any, *_a: Any, **_k: Any) -> None:
         loading.on_model(refuse, model, model_config, load_config)
@@ -120,7 +120,7 @@ def _noting(weights: Any, names: list[str]) -> Iterator[tuple[str, Any]]:
 
 
 def _files_at(path: Path) -> list[Path]:
-    """The weights of a folder that another loader read, or the one file that it is."""
+    """A folder's weight files, of the first format that is there; of a file the file itself."""
     if path.is_file():
         return [path]
     for pattern in _WEIGHTS:

@@ -1,13 +1,13 @@
-"""Which requests are dumped, under which name, and where a chunk of rows belongs.
+"""Request ids: which are dumped, under which name; and where a chunk of rows belongs.
 
-Pure functions of values; nothing here touches a file, torch or SGLang.
+Pure functions; nothing here touches a file, torch or SGLang.
 """
 
 import re
 from typing import NamedTuple
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
-CANARY_INDEX = 999_999_999  # the index in the id of the kit's own trial requests
+CANARY_INDEX = 999_999_999  # the index in the ids of the kit's canary requests
 _KIT = re.compile(r"(?P<sample>hs-\d+-(?P<tokens>\d+)-[0-9a-f]{16})-\d+")
 
 
@@ -15,12 +15,12 @@ class Name(NamedTuple):
     """A request id that is fit to be a directory's name."""
 
     rid: str
-    sample: str  # the part that every attempt at one sample shares; "" for foreign ids
+    sample: str  # the id without its attempt; "" for ids that are not the kit's
     claimed_tokens: int | None  # how many tokens the id says the request has
 
     @property
     def is_canary(self) -> bool:
-        """Whether every token of it is witnessed."""
+        """Whether this is a canary request, every token of which is witnessed."""
         return self.sample.startswith(f"hs-{CANARY_INDEX}-")
 
 

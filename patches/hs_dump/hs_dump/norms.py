@@ -1,10 +1,10 @@
 """The norms that a layer may read its input through, recomputed in float32.
 
 RMSNorm: ``x / sqrt(mean(x^2) + eps) * gain``. LayerNorm: the same of ``x - mean(x)``, plus a
-bias. The gain is the weight ``w`` or ``1 + w``, by the family's convention; which one holds is
-not read from a name but found by what the running layer computes (:mod:`hs_dump.proof`).
+bias. The gain is the weight ``w`` or ``1 + w``, depending on the model family;
+:mod:`hs_dump.proof` finds out which from what the running layer computes.
 
-NumPy and not torch: it stays on the thread that calls it (see :mod:`hs_dump.numbers`).
+NumPy and not torch, which would use other threads (see :mod:`hs_dump.numbers`).
 """
 
 from collections.abc import Iterator
@@ -50,11 +50,11 @@ def norms_within(module: torch.nn.Module, hidden_size: int) -> dict[str, torch.n
 
 
 def is_norm(module: torch.nn.Module, hidden_size: int) -> bool:
-    """By structure: a leaf whose parameters are vectors of the model's width, or a norm by name."""
+    """Whether a module is a norm: a leaf with vectors of the model's width, or named so."""
     if next(module.children(), None) is not None:
         return False
     parameters = list(module.parameters(recurse=False))
-    if not parameters:  # one without a weight, or whose weight is no parameter
+    if not parameters:  # without a weight, or with one that is not a parameter
         weight = getattr(module, "weight", None)
         fits = not isinstance(weight, torch.Tensor) or weight.numel() == hidden_size
         return fits and "norm" in type(module).__name__.lower()
@@ -62,7 +62,7 @@ def is_norm(module: torch.nn.Module, hidden_size: int) -> bool:
 
 
 def variants(name: str, module: torch.nn.Module) -> Iterator[Norm]:
-    """Every way in which a norm module may compute, the commonest first."""
+    """Every formula that a norm module may compute, the commonest first."""
     weight, bias = _vector(module, "weight"), _vector(module, "bias")
     eps = float(next((getattr(module, e) for e in _EPS_NAMES if hasattr(module, e)), _USUAL_EPS))
     gains: list[tuple[str, Any]] = [("no weight", None)]

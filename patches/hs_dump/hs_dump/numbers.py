@@ -1,7 +1,7 @@
-"""Numbers of a dump's states, one line a state, from blocks of rows as they pass by.
+"""Numbers of each state of a dump, accumulated over blocks of rows.
 
-NumPy and not torch: it stays on the thread that calls it. Torch's operations would spread
-over a second set of OpenMP threads, which spin beside those of the forward pass.
+NumPy and not torch: NumPy stays on the calling thread, while torch would start a second set of
+OpenMP threads, which spin beside those of the forward pass.
 """
 
 from typing import Any
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-_INFINITY_BITS = 0x7F80  # |x| as bf16 bits orders like |x|; this and above is inf or nan
+_INFINITY_BITS = 0x7F80  # bits of |x| order like |x|; from here on it is inf or nan
 
 
 class StateNumbers:
-    """Accumulates over blocks; a block should fit a core's cache with its float32 copy."""
+    """Accumulates over blocks; fast if a block and its float32 copy fit a core's cache."""
 
     def __init__(self, num_states: int) -> None:
         self._tokens = self._hidden = 0
@@ -36,7 +36,7 @@ class StateNumbers:
     def to_list(self) -> list[dict[str, Any]]:
         """Per state: ``finite``, ``absmax``, ``mean_l2`` over tokens, ``zero_share``.
 
-        What is not finite is None: JSON has no NaN or Infinity.
+        A number that is not finite is None: JSON has no NaN and no infinity.
         """
         absmax, mean_l2 = as_float32(self._largest), self._norm_sum / self._tokens
         return [
@@ -63,7 +63,7 @@ def values_of(tensor: torch.Tensor) -> np.ndarray:
 
 
 def as_float32(bits: np.ndarray) -> np.ndarray:
-    """Bits of bfloat16 (uint16) as the float32 numbers that they are the upper half of."""
+    """Bits of bfloat16 (uint16) as float32: they are the upper half of its bits."""
     wide = bits.astype(np.uint32)
     wide <<= 16
     return wide.view(np.float32)

@@ -1,12 +1,12 @@
-"""Which captured tensor is the state that enters a layer: the layer itself says so.
+"""Which captured tensor is the state that enters a layer: what the layer reads decides.
 
-A pre-norm layer's mixer reads the layer's input norm of the residual stream that enters it. So
-a tensor is that stream if its norm, recomputed, is what the mixer read. The final norm and the
-head say the same of the last two states. Pure functions of values; nothing here touches a model.
+In a pre-norm layer the mixer reads the input norm of the residual stream that enters the layer. So
+a tensor is that stream if its norm, recomputed, equals what the mixer read. In the same way the
+final norm and the head confirm the last two states. Pure functions of arrays.
 
-Measured with SGLang 0.5.23 on tiny and trained models: right states are at 0.0016 to 0.004 of
-what was read (bf16 rounds by up to 0.0039), right states through the wrong kind of norm at
-0.05 and more, wrong states at 0.2 and more.
+Relative errors measured with SGLang 0.5.23 on tiny and trained models: 0.0016 to 0.004 for right
+states (bf16 rounds by up to 0.0039), 0.05 and more for right states through the wrong kind of norm,
+0.2 and more for wrong states.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,13 +19,13 @@ from hs_dump.head import Head
 from hs_dump.norms import Norm
 
 FINAL = "final"
-# bf16: five times the largest error of a right token, a tenth of the smallest of a wrong state.
+# bf16: five times the largest error of a right state, a tenth of the smallest of a wrong one.
 TOLERANCE = 0.02
-# A mixer whose input a fused norm has quantised: e4m3 has 3 bits of mantissa, which rounds by
-# 0.026 (root mean square) and 0.0625 at most; int8 per token is finer.
+# A fused norm may quantise the mixer's input. e4m3 has 3 bits of mantissa: it rounds by 0.026
+# (root mean square) and at most 0.0625. int8 per token rounds less.
 TOLERANCE_QUANTISED = 0.07
-# In order of preference. A layer's own norm is no seam: what enters any norm, and what its reader
-# reads, agree always, also after the attention.
+# In order of preference. The input of a layer's norm is no seam: it always agrees with what reads
+# the norm's output, also for the norm after the attention.
 SEAMS = ("stage", "sum", "hidden", "aux")
 
 
@@ -60,7 +60,7 @@ class Refusal(NamedTuple):
 
 
 class FinalChoice(NamedTuple):
-    """How the final state is taken, and what witnesses it."""
+    """How the final state is captured, and what witnesses it."""
 
     norm_name: str  # the final norm's, "" when the head's input is taken
     norm: Norm | None  # recomputed from the stream that enters it
@@ -76,14 +76,14 @@ class FinalChoice(NamedTuple):
 
 @dataclass
 class Proof:
-    """What the first pass decided. ``final`` None: nothing of it is stored or needed."""
+    """What the first pass decided. ``final`` None: neither stored nor needed as a witness."""
 
     stores_final: bool
     final: FinalChoice | None = None
     layers: dict[int, Choice | Refusal] = field(default_factory=dict)  # by boundary
 
     def unwitnessed(self) -> dict[str, str]:
-        """Reasons, by ``"boundary 3"`` or ``"final"``."""
+        """Why a state has no witness, by ``"boundary 3"`` or ``"final"``."""
         layers = {b: c.reason for b, c in self.layers.items() if isinstance(c, Refusal)}
         found = {label(b): reason for b, reason in layers.items()}
         if self.stores_final and self.final is not None and self.final.reason:
@@ -117,7 +117,7 @@ def choose(
     norms: Sequence[Norm],
     seams: Iterable[str] = SEAMS,
 ) -> Choice | Refusal:
-    """Find the seam whose state, through one of the layer's norms, is what one of its modules read.
+    """Find the seam whose state, through a norm of the layer, is what a module of it read.
 
     Args:
         candidates: float32 ``[S, H]`` of each seam that could be captured.
@@ -187,15 +187,14 @@ def choose_final(
     head: Head | str,
     logits: tuple[np.ndarray, Sequence[int]] | None,
 ) -> FinalChoice:
-    """Find the final norm, and hold the final state against it and against the server's logits.
+    """Find the final norm, and compare the final state with it and with the server's logits.
 
     Args:
-        outputs, entrances: float32 ``[S, H]`` of what each norm after the layers gave, and of the
-            stream that it was given.
-        read: what the head's processor was given.
-        norms: ways in which each of these norms may compute.
-        head: or why it can't be a witness.
-        logits: the server's, of the head's columns, and the rows that they are of.
+        outputs, entrances: float32 ``[S, H]``, output and input of each norm after the layers.
+        read: float32 ``[S, H]``, the input of the head's processor.
+        norms: the formulas that each of these norms may compute.
+        head: the head, or why it can't be a witness.
+        logits: the server's logits of the head's columns, and the rows that they belong to.
     """
     if read is None:
         why = "the head was not seen to read all rows (a sharded sequence?)"
@@ -223,7 +222,7 @@ def choose_final(
 
 
 def _final_norm(outputs: Mapping[str, np.ndarray], read: np.ndarray) -> tuple[str, float]:
-    """The norm whose output the head reads, and by what that is scaled; ``("", 1.0)`` if none."""
+    """The norm whose output the head reads, and the scale between; ``("", 1.0)`` if none."""
     for name, output in outputs.items():
         scale = float((output * read).sum()) / max(float((output * output).sum()), 1e-30)
         if token_errors(output * scale, read).max() <= TOLERANCE / 2:
@@ -232,7 +231,7 @@ def _final_norm(outputs: Mapping[str, np.ndarray], read: np.ndarray) -> tuple[st
 
 
 def choose_last(final: FinalChoice) -> Choice | Refusal:
-    """Boundary n, the stream that enters the final norm: the final state witnesses it."""
+    """Boundary n, the stream that enters the final norm; the final state is its witness."""
     if final.norm is None:
         return Refusal("the final norm was not found: nothing says what it was given", {})
     errors = {"sum": final.errors["norm"]}
@@ -271,5 +270,5 @@ def _told_final(final: FinalChoice) -> dict[str, Any]:
 
 
 def finite(error: float) -> float:
-    """For JSON, which has no infinity."""
+    """An error for JSON, which has no infinity: at most 1e9."""
     return round(min(float(error), 1e9), 6)

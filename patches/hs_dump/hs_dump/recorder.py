@@ -1,8 +1,8 @@
-"""One model's capture: first its candidates are proven, then only what was proven is taken.
+"""The capture in one rank's model: the first pass proves what the later ones take.
 
-Until the first pass that is to be dumped (the kit's canary) every way to take a state is hooked,
-and what the layer's modules read. That pass decides, per boundary, which of them is the
-state, and which module witnesses it from then on (:mod:`hs_dump.proof`).
+For the first dumped pass (the kit's canary) every way to take a state is hooked, and every module's
+input. That pass decides, per boundary, which tensor is the state and which module's input is its
+witness (:mod:`hs_dump.proof`). Then only these stay hooked.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,7 +29,7 @@ from hs_dump.seams import Hook, Hooks, Seen, entering, is_state, stage_of
 from hs_dump.stack import Stack
 from hs_dump.witness import Check, Testimony, dequantised
 
-_DEPTH = 2  # a mixer is a child of its layer; where that is not called, its projection is
+_DEPTH = 2  # hook a layer's children, and theirs: a mixer may not be called, but its projection
 
 
 class Recorder:
@@ -37,9 +37,9 @@ class Recorder:
 
     Args:
         sizes: hidden size, vocabulary.
-        writes: this rank's states become dumps. Another rank only takes part in what the stages
-            of all ranks do together.
-        forced_seam: take this one, whatever the witness says of it.
+        writes: this rank's states become dumps. The other ranks only take part in the sums that
+            a stage's capture completes over all ranks.
+        forced_seam: take this seam, even if the witness refuses it.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Recorder:
 
     @property
     def places(self) -> tuple[Any, ...]:
-        """What is stored, in order: boundaries, then :data:`FINAL`."""
+        """The stored states in order: boundaries, then :data:`FINAL`."""
         return (*self.boundaries, *([FINAL] if self.stores_final else []))
 
     @property
@@ -97,7 +97,7 @@ class Recorder:
             self._hooks.before(processor, self._head_input(processor, whole=True))
 
     def _hook_what_is_proven(self, proof: Proof) -> None:
-        """Only what later passes need; the stages stay, as other ranks rely on them."""
+        """Hook only what later passes need; the stages stay, as other ranks rely on them."""
         self._hooks.remove()
         for boundary, layer in self._captured_layers():
             choice = proof.layers[boundary]
@@ -127,7 +127,7 @@ class Recorder:
         return hook
 
     def _sum(self, hidden: Any, residual: Any) -> Any:
-        """Fresh storage; None when one of them is not there."""
+        """Their sum in storage of its own; None when one of them is None."""
         if hidden is None or residual is None:
             return None
         return hidden[: self.seen.rows] + residual[: self.seen.rows]
@@ -156,7 +156,7 @@ class Recorder:
         def hook(bound: dict[str, Any]) -> None:
             for value in bound.values():
                 if (boundary, reader) in self.seen.reads:
-                    return  # its first call; an expert's module may run many times
+                    return  # only its first call counts; an expert's module may run many times
                 self.seen.read(boundary, reader, value)
 
         return hook
@@ -184,8 +184,8 @@ class Recorder:
         """Decide from the first pass; every row of it is witnessed.
 
         Args:
-            logits: ``[R, V]``, the server's, of the rows ``last_rows``.
-            aux: SGLang's own aux states side by side, where a seam is forced to them.
+            logits: the server's, ``[R, V]``, of the rows ``last_rows``.
+            aux: SGLang's own aux states side by side; used only when that seam is forced.
         """
         if "aux" in self._seams:
             for boundary in self.boundaries:
@@ -232,7 +232,7 @@ class Recorder:
         return choose_final(outputs, entrances, found.get("head"), norms, head, said)
 
     def _witnessed_rows(self, place: Any) -> dict[str, np.ndarray]:
-        """Of a place's states, float32, by seam."""
+        """The witnessed rows of a place's states, float32 ``[S, H]``, by seam."""
         index = self.seen.index
         assert index is not None
         return {
@@ -282,7 +282,7 @@ class Recorder:
         return states.get((place, seam))
 
     def _seam_of(self, choice: Choice | Refusal) -> str:
-        """The seam that is taken; an unwitnessed state is taken where it usually is."""
+        """The seam that is taken; of an unwitnessed state the first that was there."""
         if isinstance(choice, Choice):
             return choice.seam
         return next((s for s in self._seams if s in choice.errors), self._seams[0])
@@ -295,7 +295,7 @@ class Recorder:
         return aux[:, start : start + self._hidden_size]
 
     def testimony(self, logits: torch.Tensor | None, last_rows: list[int]) -> Testimony:
-        """What was read in the pass, for the states to be held against; on the model's device."""
+        """What the witnesses read in the pass, on the model's device."""
         assert self.proof is not None
         checks = []
         for number, place in enumerate(self.places):

@@ -1,8 +1,8 @@
 """Hooks in a running model: what enters a layer, what its mixer reads, what the head reads.
 
-Instances are wrapped, not classes, and their ``forward`` rather than their ``__call__``: some
-layers call ``mixer.forward(...)`` directly. A wrapper does nothing but call on while no pass is
-:attr:`Seen.active`, and never lets an exception of its own reach SGLang.
+Instances are wrapped, not classes; and ``forward``, not ``__call__``, since some layers call
+``mixer.forward(...)`` directly. While no pass is :attr:`Seen.active` a wrapper only calls the
+original. An exception of a hook never reaches SGLang.
 """
 
 import functools
@@ -22,13 +22,14 @@ Hook = Callable[[dict[str, Any]], None]
 class Seen:
     """What the running forward pass has shown.
 
-    ``states``: by (place, seam), ``[rows, H]``, fresh storage. ``reads``: by (place, reader), the
-    witnessed tokens' rows, with the scale where they are quantised. A place is a boundary, or
-    ``"final"``. ``index`` int64 [S], on the model's device: which rows are witnessed.
+    ``states``: ``[rows, H]`` by (place, seam), in storage that the model does not reuse. ``reads``:
+    by (place, reader), the witnessed rows of a module's input, and their scale if they are
+    quantised. A place is a boundary or ``"final"``. ``index``: int64 [S] on the model's device, the
+    witnessed rows.
     """
 
     def __init__(self, keeps: bool = True) -> None:
-        self._keeps = keeps  # another rank's model is hooked, and nothing of it is kept
+        self._keeps = keeps  # False on ranks that do not write
         self.active = False
         self.rows = 0
         self.index: torch.Tensor | None = None
@@ -46,14 +47,14 @@ class Seen:
         self.states, self.reads = {}, {}
 
     def keep(self, place: Any, seam: str, value: Any, owned: bool) -> None:
-        """Remember a state; storage that the model may use again is copied."""
+        """Remember a state; copied unless it is ``owned``, as the model may reuse its storage."""
         if not self._keeps or not is_state(value, self.rows):
             return
         value = value[: self.rows]
         self.states[place, seam] = value if owned else value.clone()
 
     def read(self, place: Any, reader: str, value: Any) -> None:
-        """Remember the witnessed rows of what a module was given: a tensor, or (codes, scale)."""
+        """Remember the witnessed rows of a module's input: a tensor, or (quantised, scale)."""
         found = _readable(value, self.rows)
         if found is None or self.index is None:
             return
@@ -79,7 +80,7 @@ def is_state(value: Any, rows: int) -> bool:
 
 
 def _readable(value: Any, rows: int) -> tuple[torch.Tensor, torch.Tensor | None] | None:
-    """A tensor, or the first whole one of a fused norm's tuple, else its (quantised, scale)."""
+    """``(tensor, None)``, or ``(quantised, scale)``; of a fused norm's tuple the plain tensor."""
     if is_state(value, rows) and value.element_size() >= 2:
         return value, None
     if not isinstance(value, tuple):
@@ -136,9 +137,9 @@ class Hooks:
     def stage(self, boundary: Any, place: Any) -> None:
         """Take the state that a stage boundary's ``prepare`` completes.
 
-        An attention's stage hands it over (``capture``); another's leaves it as the batch's
-        residual stream. With tensor parallelism ``capture`` may complete a sum over all ranks:
-        every rank must pass it, in the same passes.
+        The stage of an attention passes it to ``capture``; another stage leaves it in the batch's
+        residual stream. With tensor parallelism ``capture`` may complete a sum over all ranks, so
+        every rank must give one, in the same passes.
         """
         from sglang.srt.layers.layer_boundary.contracts import StageKind
 
@@ -155,7 +156,7 @@ class Hooks:
             def capture(value: Any, owned: bool = False) -> None:
                 self._guard(seen.keep, place, "stage", value, owned)
                 if others is not None:
-                    others(value, owned=False)  # it may not keep what is kept here
+                    others(value, owned=False)  # they must copy: this value is kept here
 
             return original(*a, capture=capture, **k)
 
@@ -180,7 +181,7 @@ class Hooks:
             try:
                 bound = signature.bind(*args, **kwargs).arguments
             except TypeError:
-                return original(*args, **kwargs)  # which says what is wrong with the call
+                return original(*args, **kwargs)  # raises what is wrong with the call
             return wrapped(original, flat(bound), *args, **kwargs)
 
         setattr(owner, method, call)
@@ -192,7 +193,7 @@ class Hooks:
 
 
 def flat(bound: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by name; those of ``*args`` and ``**kwargs`` among the others."""
+    """Arguments by name, with those inside ``*args`` and ``**kwargs``."""
     found: dict[str, Any] = {}
     for name, value in bound.items():
         if isinstance(value, dict):

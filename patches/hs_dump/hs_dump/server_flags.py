@@ -1,8 +1,8 @@
-"""What the plugin sets on the server's own arguments: what capture depends on, and the API key.
+"""The server's own arguments: the plugin adds what capture needs, and sets the API key.
 
-Capture hooks the model's Python code, which a replayed CUDA graph skips, and needs every token
-to pass the model. SGLang 0.5.23 takes the API key as ``--api-key`` only, which any user of the host
-can read in the process list, and prints it with its other arguments: here it comes from
+Capture hooks the model's Python code, which a replayed CUDA graph skips; and every token must pass
+the model, which a prefix cache prevents. SGLang 0.5.23 takes the API key only as ``--api-key``,
+where every user of the host can read it, and prints it with its arguments. So the key comes from
 ``SGLANG_HS_API_KEY``.
 """
 

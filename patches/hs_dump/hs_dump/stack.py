@@ -1,4 +1,4 @@
-"""Where the decoder layers, the final norm and the head are in a running model. By structure."""
+"""Where a running model has its decoder layers, final norm and head: found by structure."""
 
 from dataclasses import dataclass
 
@@ -66,7 +66,7 @@ def find_stack(model: torch.nn.Module, num_layers: int, hidden_size: int) -> Sta
 def parse_boundaries(text: str, num_layers: int) -> tuple[int, ...]:
     """``"3,31,59"`` -> (3, 31, 59), each in 1..n; ``""`` -> none.
 
-    They must ascend, as execution order decides tensor order. n is the last layer's output
+    They must ascend, since they are stored in the order of execution. n is the last layer's output
     before the final norm.
 
     Raises:

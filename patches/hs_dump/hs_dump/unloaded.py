@@ -1,7 +1,7 @@
-"""Which parameters a checkpoint never filled: a mark written before the load, sought after it.
+"""Which parameters a checkpoint did not fill: marked before the load, looked for after it.
 
-SGLang loads what the files hold and does not say what is missing: a parameter without a tensor
-keeps whatever its memory held. Knows torch's modules and SGLang's fused layers, no file.
+SGLang does not say what a checkpoint lacks: a parameter without a tensor keeps whatever its memory
+held. This module knows torch's modules and SGLang's fused layers, and no files.
 """
 
 import logging
@@ -18,11 +18,11 @@ import torch
 logger = logging.getLogger(__name__)
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-# Marked positions per dimension, by the number of dimensions. The rows of a fused tensor are as
-# uneven as the key heads beside the query heads; of three dimensions the first is the experts.
+# Marked positions per dimension, by the number of dimensions: enough to hit the smallest part of a
+# fused tensor (key heads beside query heads). Of three dimensions the first is the experts.
 _POSITIONS = {1: (512,), 2: (192, 48), 3: (1024, 32, 4)}
 _SCALE = re.compile(r"(scales?|scale_inv|scale_2|zeros|zero_points?|g_idx)$")
-# Checkpoints rightly lack these: SGLang has a default, or measures them as it serves.
+# Checkpoints may lack these: SGLang has a default, or measures them while it serves.
 _OPTIONAL = re.compile(r"(^|[._])(input|k|v|q|kv|prob|attn|o)_(global_)?scale(_inv)?$")
 # Made, and never used in a forward pass (SGLang 0.5.23, models/falcon_h1.py).
 _UNUSED = {"FalconH1ForCausalLM": re.compile(r"\.[qk]_norm\.weight$")}
@@ -30,7 +30,7 @@ _UNUSED = {"FalconH1ForCausalLM": re.compile(r"\.[qk]_norm\.weight$")}
 
 @dataclass(frozen=True)
 class Missing:
-    """A parameter that no tensor came for, or a part of it (``""``: all of it)."""
+    """A parameter that no tensor filled, or a part of it (``""``: all of it)."""
 
     name: str
     part: str = ""
@@ -52,8 +52,8 @@ class _Mark:
 class Marks:
     """Marks in every parameter of a model, from the constructor until :meth:`lift`.
 
-    At most some thousand points of a parameter are marked, spread over its rows. Those that
-    nothing has overwritten get their first values back, so that padding stays what it was.
+    Some thousand points of a parameter are marked, spread over its rows. Points that the load does
+    not overwrite get their old values back, so that padding keeps its values.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -70,7 +70,7 @@ class Marks:
                 self._marks[name] = mark
 
     def lift(self) -> list[Missing]:
-        """Restore what is still marked, and say what was never written, in the model's order."""
+        """Restore what is still marked; returns what was never written, in the model's order."""
         found: dict[str, list[Missing]] = {}
         parameters = dict(self._model.named_parameters())
         owners = dict(self._model.named_modules())
@@ -78,7 +78,7 @@ class Marks:
         for name, mark in reversed(self._marks.items()):
             parameter = parameters.get(name)
             if parameter is None or _identity(parameter) != mark.identity:
-                continue  # replaced while loading: what is there now was made of something
+                continue  # the loader has put another tensor in its place
             bits = _bits_of(parameter)
             now = bits[mark.axes]
             held = now == mark.pattern
@@ -121,7 +121,7 @@ def _bits_type(data: torch.Tensor) -> torch.dtype:
 
 
 def _identity(parameter: torch.nn.Parameter) -> tuple[Any, ...]:
-    """What changes when a loader replaces a parameter; holds no memory of the old one."""
+    """Changes when a loader replaces the parameter; keeps no reference to its memory."""
     return parameter.data_ptr(), parameter.dtype, tuple(parameter.shape)
 
 
@@ -135,8 +135,8 @@ def _spread(size: int, most: int) -> torch.Tensor:
 def _pattern(shape: Sequence[int], dtype: torch.dtype, seed: int) -> torch.Tensor:
     """Bits that no checkpoint holds at these points by chance.
 
-    Read as floating point they are finite and next to zero: padding that takes part in what a
-    loader computes does no harm.
+    As floating point they are finite and next to zero, so they do no harm if a loader computes with
+    padding.
     """
     # as bf16, f32 and f64 about 1e-38 and smaller; as fp8 any finite positive number
     top = {torch.uint8: 0x7B, torch.int16: 0x01FF, torch.int32: 0x01FFFFFF, torch.int64: 1 << 55}
@@ -155,8 +155,8 @@ def _missing(
 ) -> Iterator[Missing]:
     """What of a parameter never came.
 
-    A part counts only if a tensor of the checkpoint goes there: the projections of a fused
-    linear layer, the experts of a fused MoE and their halves. Other gaps are padding.
+    Parts are what single tensors of a checkpoint fill: the projections of a fused linear layer, the
+    experts of a fused MoE and their halves. Other gaps are padding.
 
     Args:
         held: bool [grid], where the mark is still there.
@@ -165,7 +165,7 @@ def _missing(
         yield Missing(name)
         return
     if _SCALE.search(name):
-        return  # one scale of a tensor that was fused on disk goes to the first place alone
+        return  # a tensor that is fused on disk has one scale, and fills only the first place
     axis = int(getattr(parameter, "output_dim", None) or 0)
     if parameter.ndim and hasattr(owner, "num_local_experts"):
         yield from _missing_experts(name, parameter, owner, axes, held)
@@ -203,7 +203,7 @@ def _missing_experts(
 
 
 def _parts(sizes: tuple[int, ...], size: int) -> list[tuple[int, int]]:
-    """The rows of each projection; scaled, where a packed tensor has fewer."""
+    """Each projection's rows, ``(start, stop)``; scaled down where a packed tensor has fewer."""
     if len(sizes) < 2:
         return []
     ends = [round(end * size / sum(sizes)) for end in accumulate(sizes, initial=0)]
@@ -222,10 +222,10 @@ def _is_held(
 def at_fault(
     missing: Iterable[Missing], checkpoint: Sequence[str], model_class: str = ""
 ) -> list[Missing]:
-    """Leave out what checkpoints rightly lack. Pure.
+    """Without what a checkpoint may lack. Pure.
 
     Args:
-        checkpoint: the names of the tensors that came.
+        checkpoint: the names of its tensors.
     """
     unused = _UNUSED.get(model_class)
     is_quantized = any(_SCALE.search(name) for name in checkpoint)
@@ -245,7 +245,7 @@ def is_accepted(found: Missing, patterns: Sequence[str]) -> bool:
 
 
 def explain(missing: Sequence[Missing], checkpoint: Sequence[str]) -> str:
-    """The error's text: what never came, and what that is called in the checkpoint. Pure."""
+    """The error's text: what is missing, and what the checkpoint may call it. Pure."""
     lines = [_join(alike) for alike in _by_kind(missing)]
     shown = lines[:_MOST] + ([f"and {len(lines) - _MOST} more kinds"] if lines[_MOST:] else [])
     hints = _hints(missing, checkpoint)
@@ -296,7 +296,7 @@ def _number(name: str) -> int | None:
 
 
 def _hints(missing: Sequence[Missing], checkpoint: Sequence[str]) -> list[str]:
-    """For each layer concerned, what the most similar layer of the checkpoint has more or less."""
+    """For each layer concerned, what it lacks beside the most similar layer of the checkpoint."""
     layers = defaultdict[tuple[str, int], set[str]](set)
     for name in checkpoint:
         if split := re.match(r"(.*?)\.(\d+)\.(.*)", name):

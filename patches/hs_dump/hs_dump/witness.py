@@ -1,9 +1,9 @@
-"""Which tokens are witnessed, and how far the states of these are from what was read.
+"""Which tokens are witnessed, and how far their states are from what the layers read.
 
-A few tokens of every request in every forward pass: its first, its last, and others drawn anew
-each time. What this can see: a state that is wrong for the whole request, or from some token on, or
-for a share p of the tokens with probability 1 - (1 - p)^drawn. What it can't: one wrong token
-among thousands that was not drawn.
+Witnessed are a request's first and last token in each forward pass, and some drawn at random. This
+finds a state that is wrong for the whole request, or from some token on; one that is wrong for a
+share p of the tokens with probability 1 - (1 - p)^drawn. A single wrong token among thousands is
+found only if it was drawn.
 """
 
 import random
@@ -30,12 +30,11 @@ def pick_rows(start: int, count: int, tokens: int, draw: random.Random) -> list[
 
 
 class Check(NamedTuple):
-    """Hold one stored state against one thing that was read.
+    """Compare one stored state with one tensor that was read.
 
-    ``read`` ``[S, H]`` of the witnessed rows, or the server's logits ``[R, C]`` of ``rows``; None
-    when it was not seen in this pass. ``by``: what makes the state into what was read; None if
-    that is the state itself.
-    ``is_entrance``: the read goes through the norm, and the state is what comes out.
+    ``read``: ``[S, H]`` of the witnessed rows, or the server's logits ``[R, C]`` of ``rows``; None
+    when it was not seen in this pass. ``by``: what turns the state into ``read``; None when the two
+    are equal. ``is_entrance``: the other way round, the norm of ``read`` is the state.
     """
 
     state: int
@@ -54,7 +53,7 @@ class Testimony(NamedTuple):
     num_states: int
 
     def tensors(self) -> list[torch.Tensor]:
-        """What must be on the host before :meth:`errors`."""
+        """The tensors that :meth:`errors` needs on the host."""
         found = [t for c in self.checks for t in (c.read, c.quantisation)]
         return [tensor for tensor in found if tensor is not None]
 
@@ -84,7 +83,7 @@ class Testimony(NamedTuple):
 
 def _error(check: Check, state: np.ndarray) -> np.ndarray:
     if check.read is None:
-        return np.full(len(state), np.inf)  # it was read at start: now nothing speaks for the state
+        return np.full(len(state), np.inf)  # the proven witness was not seen: not confirmed
     read = dequantised(check.read, check.quantisation)
     if isinstance(check.by, Head):
         return token_errors(check.by.logits(state * check.scale), read)
@@ -96,7 +95,7 @@ def _error(check: Check, state: np.ndarray) -> np.ndarray:
 
 
 def dequantised(value: torch.Tensor, scale: torch.Tensor | None) -> np.ndarray:
-    """float32 rows of what a module read; a scale is one, one per token, or one per group."""
+    """float32 rows of a module's input; a scale for all, per token, or per group of columns."""
     rows: np.ndarray = values_of(value.cpu())
     if scale is None:
         return rows

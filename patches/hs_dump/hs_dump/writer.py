@@ -1,7 +1,7 @@
-"""The background thread that turns chunks of rows into dumps, within a byte budget.
+"""The thread that writes dumps, within a budget of bytes.
 
-The forward pass only reserves budget and hands over tensors; placing, writing, hashing
-and publishing happen here. Whatever goes wrong becomes that request's ``error.json``.
+The forward pass only reserves bytes and queues tensors. This thread orders, writes, hashes and
+publishes them. Any error becomes the request's ``error.json``.
 """
 
 import logging
@@ -24,16 +24,17 @@ from hs_dump.witness import Testimony
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.005
-_SWEEP_ABOVE = 256  # published dumps, before those that were delivered are forgotten
-_STALE_S = 600.0  # a prefill whose next chunk has not come for so long was aborted
+_SWEEP_ABOVE = 256  # with more published dumps, look which ones the client has removed
+_STALE_S = 600.0  # a request whose next chunk does not come for so long was aborted
 
 
 class Pass:
-    """The states of one forward pass on the host, and the witness of some of its rows.
+    """The states of one forward pass on the host, and what the witnesses read.
 
     Args:
         states: bf16 ``[rows, H]`` each, CPU, in stored order.
-        witnessed: rows, ascending, that the testimony is of.
+        witnessed: the witnessed rows, ascending.
+        testimony: what was read of these rows.
         wait: returns when the tensors hold their values.
     """
 
@@ -50,16 +51,16 @@ class Pass:
 
     @cached_property
     def _errors(self) -> np.ndarray:
-        """float64 ``[S, L]``, once for all requests of the pass, from the bytes that are stored."""
+        """float64 ``[S, L]``, computed once per pass, from the bytes that are stored."""
         rows = [as_float32(bits_of(state)[self._witnessed]) for state in self.states]
         return self._testimony.errors(rows)
 
     def witness(self, first: int, count: int) -> tuple[int, np.ndarray]:
-        """How many of some rows are witnessed, and the largest error of each state, ``[L]``."""
+        """Of ``count`` rows: how many are witnessed, and each state's largest error ``[L]``."""
         low, high = np.searchsorted(self._witnessed, (first, first + count))
         if low == high:
             return 0, np.full(len(self.states), np.nan)
-        # not fmax: a state without a witness is NaN in every row, any other in none
+        # max, not fmax: a state is NaN in every row (it has no witness) or in none
         return int(high - low), self._errors[low:high].max(axis=0)
 
 
@@ -76,9 +77,9 @@ class Chunk(NamedTuple):
 
 
 class Budget:
-    """Bytes that may lie in the dump directory, undelivered or still being written.
+    """Bytes of dumps that the directory may hold.
 
-    A dump counts from its first chunk until the client has removed its directory.
+    A dump counts from its first chunk until the client has removed it.
     """
 
     def __init__(self, root: Path, limit_bytes: int, wait_s: float) -> None:
@@ -90,8 +91,10 @@ class Budget:
         self._lock = threading.Lock()
 
     def deadline(self) -> float:
-        """Until when one forward may wait: all its requests share one, or SGLang's watchdog
-        would end a server whose client has stopped."""
+        """Until when a forward pass may wait, all its requests together.
+
+        A deadline for each would add up to more than SGLang's watchdog allows.
+        """
         return time.monotonic() + self._wait_s
 
     def reserve(self, directory: str, size_bytes: int, deadline: float) -> str:
@@ -115,8 +118,8 @@ class Budget:
             held = sum(self._held.values()) - self._held.get(directory, 0)
             if held + size_bytes > self.limit_bytes or len(self._published) > self._sweep_above:
                 self._forget_delivered()
-                # what is left is in use: looking again at every request would cost a forward
-                # pass as many system calls as dumps lie there, for each of its requests
+                # the rest is in use: looking at each of them again for every request would take
+                # too many system calls
                 self._sweep_above = max(_SWEEP_ABOVE, 2 * len(self._published))
                 held = sum(self._held.values()) - self._held.get(directory, 0)
             if held + size_bytes > self.limit_bytes:
@@ -145,7 +148,7 @@ class Budget:
 
 
 class Writer:
-    """Owns the dumps under construction; ``put`` and ``fail`` are called by the forward."""
+    """Owns the unfinished dumps; the forward pass calls ``put``, ``expect`` and ``fail``."""
 
     def __init__(
         self, root: Path, num_states: int, hidden_size: int, budget: Budget, meta: dict[str, Any]
@@ -175,9 +178,9 @@ class Writer:
             task = self._queue.get()
             try:
                 task()
-            except Exception:  # the thread must outlive anything; the task said what it could
+            except Exception:  # the thread goes on; the task has written its error.json if it could
                 logger.exception("hs_dump: a dump was lost")
-            del task  # its tensors, before the next wait
+            del task  # frees its tensors before the next wait
 
     def _write(self, chunk: Chunk) -> None:
         try:

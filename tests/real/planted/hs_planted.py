@@ -1,11 +1,13 @@
 """SGLang plugin of the tests: breaks what the hooks of hs_dump keep, as a faulty capture would.
 
-``HS_PLANTED`` names a file; the fault that it names is in force from the next pass on. With
+``HS_PLANTED`` names a file; the fault that it names is in force from the next pass on.
+``HS_DEADLY=7`` ends the server, all its processes, in a pass with token 7. With
 ``HS_UNWITNESSED=1`` nothing is read and nothing compared: what the witness costs is the difference.
 With ``HS_CACHED=1`` the plugin does not switch SGLang's prefix cache off.
 """
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ def register() -> None:
         silence()
     if os.environ.get("HS_PLANTED"):
         spoil()
+    if os.environ.get("HS_DEADLY"):
+        die(int(os.environ["HS_DEADLY"]))
     if os.environ.get("HS_CACHED"):
         from hs_dump import server_flags
 
@@ -49,6 +53,20 @@ def silence() -> None:
     Seen.read, Recorder.testimony = reading, testify  # type: ignore[method-assign]
     Capture.begin = beginning  # type: ignore[method-assign]
     Pass.witness = lambda self, *_rows: (1, np.zeros(len(self.states)))  # type: ignore[method-assign]
+
+
+def die(token: int) -> None:
+    """As a row does that a kernel crashes on."""
+    from hs_dump.capture import Capture
+
+    begin = Capture.begin
+
+    def deadly(self: Any, batch: Any) -> None:
+        if bool((batch.input_ids == token).any()):
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+        begin(self, batch)
+
+    Capture.begin = deadly  # type: ignore[method-assign]
 
 
 def spoil() -> None:

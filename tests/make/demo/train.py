@@ -7,12 +7,11 @@ from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from make.demo.dialogues import TRAINING_WEIGHTS, dialogue
+from make.demo.tokenizer import SPECIAL_TOKENS, ChatEncoder
 from torch.nn import functional
 from transformers import AttentionInterface, DeepseekV3Config, DeepseekV3ForCausalLM
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
-
-from hslib.demo.dialogues import TRAINING_WEIGHTS, dialogue
-from hslib.demo.tokenizer import SPECIAL_TOKENS, ChatEncoder
 
 if TYPE_CHECKING:
     from transformers.models.deepseek_v3.modeling_deepseek_v3 import (

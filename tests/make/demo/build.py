@@ -1,7 +1,8 @@
-"""Build the demo again: `python -m hslib.demo.build [--out DIR] [--steps N]`."""
+"""Build the demo again: `python tests/make/demo/build.py [--out DIR] [--steps N]`."""
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -10,12 +11,15 @@ from random import Random
 
 import torch
 
-from hslib.demo import HERE
-from hslib.demo.checkpoint import load_model, load_tokenizer, save_checkpoint
-from hslib.demo.dialogues import Dialogue, dialogue
-from hslib.demo.evaluate import score_by_kind
-from hslib.demo.tokenizer import ChatEncoder, train_tokenizer
-from hslib.demo.train import Settings, make_config, make_model, train
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from make.demo.checkpoint import load_model, load_tokenizer, save_checkpoint
+from make.demo.dialogues import Dialogue, dialogue
+from make.demo.evaluate import score_by_kind
+from make.demo.tokenizer import ChatEncoder, train_tokenizer
+from make.demo.train import Settings, make_config, make_model, train
+
+from hslib import demo
 
 TOKENIZER_SEED, DATA_SEED, HELD_OUT_SEED = 101, 102, 103
 NUM_ROWS = 256
@@ -93,7 +97,7 @@ def report(folder: Path, dialogues: list[Dialogue], title: str) -> None:
 def main() -> None:
     """Tokenizer, model, data set, accuracy, in this order."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("--out", type=Path, default=demo.HERE)
     parser.add_argument("--steps", type=int, default=Settings().steps)
     parser.add_argument("--no-train", action="store_true", help="keep the model that is there")
     arguments = parser.parse_args()

@@ -10,11 +10,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 import torch
+from make.demo.associations import ASSOCIATIONS
+from make.demo.dialogues import Dialogue
+from make.demo.tokenizer import ChatEncoder, Tokens
 from transformers import DeepseekV3ForCausalLM
-
-from hslib.demo.associations import ASSOCIATIONS
-from hslib.demo.dialogues import Dialogue
-from hslib.demo.tokenizer import ChatEncoder, Tokens
 
 
 class Score(NamedTuple):

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from hslib.demo.dialogues import Message
+from make.demo.dialogues import Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from hslib.demo.associations import ASSOCIATIONS, chain
+from make.demo.associations import ASSOCIATIONS, chain
 
 Message = dict[str, str]
 
