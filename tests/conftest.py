@@ -1,6 +1,8 @@
 """Servers are real, and shared by every test that can share one: each costs about 20 s."""
 
+import functools
 import logging
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,13 +10,23 @@ from unittest import mock
 
 import pytest
 from fakes.bucket import CREDENTIALS, PLACES, Bucket, Meddler
+from fakes.server import FakeServer
 from make import models as tiny_models
 from make.reference import CHUNK
+from real.servers import end_server
 from real.warm import WarmServers
 
 from hslib.parameters import ServerParameters
 from hslib.server import launch as server
-from hslib.server import processes
+from hslib.store.bucket import lock as bucket_lock
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m is looked at
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Notebook 06 trains drafters for minutes: its cells are compared in the slow part."""
+    for item in items:
+        if item.path.name == "06_training_export.ipynb":
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
@@ -58,7 +70,7 @@ def start_server(
 
     yield start
     for state in started:
-        processes.stop_group(state)
+        end_server(state)
 
 
 @pytest.fixture(scope="session")
@@ -72,14 +84,35 @@ def llama_server(
 @pytest.fixture(scope="session")
 def object_server() -> Iterator[str]:
     """The URL of moto's S3 server on loopback."""
+    import botocore.loaders
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    # each client reads the same megabytes of JSON, S3's API, and there are hundreds of clients
+    patch = pytest.MonkeyPatch()
+    patch.setattr("botocore.loaders.create_loader", functools.cache(botocore.loaders.create_loader))
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
     server.stop()
+    patch.undo()
+
+
+@pytest.fixture
+def fake(tmp_path: Path, model_of: Callable[[str], Path]) -> Iterator[FakeServer]:
+    """A hand-made server of a tiny Llama."""
+    server = FakeServer(tmp_path / "dumps", model_of("llama"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell's background job ignores SIGINT, and so would the jobs in and below it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
@@ -98,3 +131,11 @@ def meddler(bucket: Bucket) -> Iterator[Meddler]:
     bucket.through(proxy.url)
     yield proxy
     proxy.stop()
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock in a bucket is renewed, and found to be stale, in seconds instead of a minute."""
+    monkeypatch.setattr(bucket_lock, "RENEW_S", 0.1)
+    monkeypatch.setattr(bucket_lock, "STALE_S", 3.0)
+    monkeypatch.setattr(bucket_lock, "_LOOK_EVERY_S", 0.2)

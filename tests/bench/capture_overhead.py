@@ -15,23 +15,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from common import (
-    Cost,
-    Workload,
-    arguments,
-    extract_all,
-    job,
-    measure,
-    median,
-    open_endpoints,
-    plain_prefill,
-    report,
-    rows_of,
-    serve,
-    workload,
-)
-
-from hslib.server.endpoints import Endpoints
+from common import Cost, arguments, measure, median, ratio, report, served
 
 # of each sample: to tmpfs, to disk, durable, gone from tmpfs
 COPY = """
@@ -45,61 +29,46 @@ done
 def main() -> None:
     chosen = arguments(__doc__ or "", load="short", rows=1000, turns=3)
     with (
-        tempfile.TemporaryDirectory() as name,
         tempfile.TemporaryDirectory(dir="/dev/shm") as shared,
+        served(chosen.load, chosen.rows) as bench,
     ):
-        folder = Path(name)
-        load = workload(chosen.load, folder, chosen.rows)
-        samples = rows_of(load, folder / "rows.jsonl")
-        with serve(load, folder) as state:
-            first = job(load, state, folder)
-            fleet = open_endpoints(first)
-            size = sample_bytes(load, fleet)
-            total = size * len(samples)
+        samples, size, total = bench.samples, bench.sample_bytes, bench.size_bytes
+        copies = bench.folder / "copies"
 
-            def plain() -> None:
-                plain_prefill(load, state, samples, first)
+        def plain() -> None:
+            bench.prefill(samples)
 
-            def copied() -> None:
-                beside(plain, copy_all(Path(shared) / "blob", folder / "copies", size, load))
+        def copied() -> None:
+            beside(plain, copy_all(Path(shared) / "blob", copies, size, len(samples)))
 
-            plain_prefill(load, state, samples[: max(8, len(samples) // 5)], first)  # warm-up
-            arms: dict[str, list[Cost]] = {"plain": [], "cp": [], "full": []}
-            for _ in range(chosen.turns):
-                arms["plain"].append(measure(plain, state))
-                if size > 1 << 20:  # else it is the forks that are measured
-                    arms["cp"].append(measure(copied, state, total))
-                    shutil.rmtree(folder / "copies")
-                wanted = job(load, state, folder)
-                cost = measure(lambda w=wanted: extract_all(w, fleet), state, total)
-                arms["full"].append(cost)
-                shutil.rmtree(wanted.run_path)
+        bench.prefill(samples[: max(8, len(samples) // 5)])  # warm-up
+        arms: dict[str, list[Cost]] = {"plain": [], "cp": [], "full": []}
+        for _ in range(chosen.turns):
+            arms["plain"].append(measure(plain, bench.state))
+            if size > 1 << 20:  # else it is the forks that are measured
+                arms["cp"].append(measure(copied, bench.state, total))
+                shutil.rmtree(copies)
+            arms["full"].append(bench.extract())
     row = {
-        "load": load.name,
+        "load": chosen.load,
         "rows": len(samples),
-        "in flight": load.concurrency,
+        "in flight": bench.load.concurrency,
         "GB": total / 1e9,
         "plain samples/s": len(samples) / median([cost.wall_s for cost in arms["plain"]]),
         "full samples/s": len(samples) / median([cost.wall_s for cost in arms["full"]]),
     }
     for arm in ("full", "cp"):
         if arms[arm]:
-            pairs = list(zip(arms["plain"], arms[arm], strict=True))
-            row[f"{arm} / plain"] = median([p.wall_s / c.wall_s for p, c in pairs])
-            row[f"{arm} CPU s/GB"] = median([c.cpu_s - p.cpu_s for p, c in pairs]) / total * 1e9
+            more = [c.cpu_s - p.cpu_s for p, c in zip(arms["plain"], arms[arm], strict=True)]
+            row[f"{arm} / plain"] = ratio(arms["plain"], arms[arm])
+            row[f"{arm} CPU s/GB"] = median(more) / total * 1e9
     report("(a) full extraction against plain prefill", [row], chosen.out)
 
 
-def sample_bytes(load: Workload, fleet: Endpoints) -> int:
-    """Bytes of the states of one row."""
-    expected = fleet.check.expected
-    return load.lengths[0] * expected.num_states * expected.hidden_size * 2
-
-
-def copy_all(blob: Path, target: Path, size: int, load: Workload) -> Callable[[], None]:
+def copy_all(blob: Path, target: Path, size: int, count: int) -> Callable[[], None]:
     """``cp`` of as many bytes as the samples have, in files of that size."""
     blob.write_bytes(b"\x5a" * size)
-    command = ["bash", "-c", COPY, "copy", str(blob), str(target), str(len(load.lengths))]
+    command = ["bash", "-c", COPY, "copy", str(blob), str(target), str(count)]
     return lambda: subprocess.run(command, check=True) and None
 
 

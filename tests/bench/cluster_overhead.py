@@ -11,20 +11,25 @@ from typing import Any
 from common import arguments, median, report
 
 from hslib import extract
-from hslib.cluster.replicas import open_cluster
+from hslib.cluster.cluster import open_cluster
 from hslib.parameters import ExtractionParameters
 from hslib.server import launch as server
 from hslib.server.endpoints import open_endpoints
 
 
 def main() -> None:
-    chosen = arguments(__doc__ or "", turns=5)
+    chosen = arguments(__doc__ or "", turns=5, rows=256)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
 
         def parameters(**values: Any) -> ExtractionParameters:
             store = tempfile.mkdtemp(dir=folder)
-            values = {"run_dir": str(folder / "run"), "store_dir": f"{store}/store", **values}
+            values = {
+                "run_dir": str(folder / "run"),
+                "store_dir": f"{store}/store",
+                "limit": chosen.rows,
+                **values,
+            }
             return ExtractionParameters.from_values(values)
 
         cluster = open_cluster(parameters(ray_address="local"), print)

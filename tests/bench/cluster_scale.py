@@ -11,7 +11,6 @@ shortened ``--faster`` times; the driver then works that many times harder than 
 import json
 import os
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -22,9 +21,6 @@ import numpy as np
 import psutil
 import ray
 from common import arguments, report, tiny_models
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from hslib.cluster.driver import Driver
 from hslib.cluster.replicas import Cluster, open_cluster
 

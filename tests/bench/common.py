@@ -8,6 +8,7 @@ import argparse
 import json
 import mmap
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -28,12 +29,12 @@ from make import models as tiny_models
 
 from hslib import demo, extract
 from hslib.dataset import Sample
-from hslib.job.plan import pack
+from hslib.job.scheduler import pack
 from hslib.parameters import ExtractionParameters, ServerParameters
 from hslib.server import launch as server
 from hslib.server import processes
 from hslib.server.client import ServerClient
-from hslib.server.endpoints import Endpoints, open_endpoints
+from hslib.server.endpoints import open_endpoints
 
 WIDE = {
     "hidden_size": 7168,  # with 3 aux layers and final: 57,344 bytes a token, as in the case
@@ -81,52 +82,91 @@ def rows_of(load: Workload, path: Path, seed: int = 0) -> list[Sample]:
     return samples
 
 
+class Served:
+    """A server, the rows of one load, and jobs over them."""
+
+    def __init__(
+        self, load: Workload, state: server.ServerState, samples: Sequence[Sample], folder: Path
+    ) -> None:
+        self.load, self.state, self.samples, self.folder = load, state, samples, folder
+        self.endpoints = open_endpoints(self.job())
+
+    def job(self, **values: Any) -> ExtractionParameters:
+        """An extraction of all rows into a new store."""
+        return ExtractionParameters.from_values(
+            {
+                "run_dir": tempfile.mkdtemp(dir=self.folder),
+                "dataset_path": str(self.folder / "rows.jsonl"),
+                "model_path": str(self.load.model),
+                "layers": self.load.layers,
+                "server_url": self.state.url,
+                "dump_dir": self.state.dump_dir,
+                "concurrency": self.load.concurrency,
+                **values,
+            }
+        )
+
+    def extract(self, **values: Any) -> "Cost":
+        """The cost of a whole job: survey, requests, validation, store."""
+        parameters = self.job(**values)
+
+        def work() -> None:
+            planned = extract.prepare(parameters, self.endpoints)
+            extract.run(planned, self.endpoints).require_whole()
+
+        cost = measure(work, self.state, self.size_bytes)
+        shutil.rmtree(parameters.run_path)
+        return cost
+
+    def prefill(self, samples: Sequence[Sample]) -> None:
+        """Rows in the requests and at the concurrency of a job, captured by nobody."""
+        values = self.job()
+        groups = pack(samples, values.samples_per_request, values.tokens_per_request)
+        with (
+            server.client_of(self.state) as client,
+            ThreadPoolExecutor(self.load.concurrency) as pool,
+        ):
+            list(pool.map(lambda group: send(client, group), groups))
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of the states of one row."""
+        expected = self.endpoints.check.expected
+        return self.load.lengths[0] * expected.num_states * expected.hidden_size * 2
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the states of all rows."""
+        return self.sample_bytes * len(self.samples)
+
+
 @contextmanager
-def serve(load: Workload, folder: Path, **parameters: Any) -> Iterator[server.ServerState]:
+def serve(
+    load: Workload, samples: Sequence[Sample], folder: Path, run: str = "run", **parameters: Any
+) -> Iterator[Served]:
     """One server for all measurements of a script."""
-    values = {"run_dir": str(folder / "run"), "model_path": str(load.model), "layers": load.layers}
+    values = {"run_dir": str(folder / run), "model_path": str(load.model), "layers": load.layers}
     state = server.start(ServerParameters.from_values({**values, "concurrency": 1, **parameters}))
     try:
-        yield state
+        yield Served(load, state, samples, folder)
     finally:
         processes.stop_group(state)
 
 
-def job(
-    load: Workload, state: server.ServerState, folder: Path, **values: Any
-) -> ExtractionParameters:
-    """An extraction of ``folder/rows.jsonl`` into a new store."""
-    return ExtractionParameters.from_values(
-        {
-            "run_dir": tempfile.mkdtemp(dir=folder),
-            "dataset_path": str(folder / "rows.jsonl"),
-            "model_path": str(load.model),
-            "layers": load.layers,
-            "server_url": state.url,
-            "dump_dir": state.dump_dir,
-            "concurrency": load.concurrency,
-            **values,
-        }
-    )
+@contextmanager
+def rows_for(load: str, rows: int) -> Iterator[tuple[Workload, list[Sample], Path]]:
+    """A load, its rows, and the folder in which they are, for as long as it is measured."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        found = workload(load, folder, rows)
+        yield found, rows_of(found, folder / "rows.jsonl"), folder
 
 
-def extract_all(parameters: ExtractionParameters, fleet: Endpoints) -> None:
-    """The whole job: survey, requests, validation, store."""
-    planned = extract.prepare(parameters, fleet)
-    result = extract.run(planned, fleet)
-    assert result.is_whole, result.sentence()
-
-
-def plain_prefill(
-    load: Workload, state: server.ServerState, samples: Sequence[Sample], values: Any
-) -> None:
-    """The same rows in the same requests at the same concurrency, captured by nobody."""
-    groups = list(pack(samples, values.samples_per_request, values.tokens_per_request))
-    with (
-        server.client_of(state) as client,
-        ThreadPoolExecutor(load.concurrency) as pool,
-    ):
-        list(pool.map(lambda group: send(client, group), groups))
+@contextmanager
+def served(load: str, rows: int, **parameters: Any) -> Iterator[Served]:
+    """A server with the rows of one load."""
+    with rows_for(load, rows) as found, serve(*found, **parameters) as bench:
+        yield bench
 
 
 def send(client: ServerClient, group: Sequence[Sample]) -> None:
@@ -180,6 +220,11 @@ def median(values: Sequence[float]) -> float:
     return statistics.median(values)
 
 
+def ratio(above: "Sequence[Cost]", below: "Sequence[Cost]") -> float:
+    """The median of the turns' ratios of wall time."""
+    return median([a.wall_s / b.wall_s for a, b in zip(above, below, strict=True)])
+
+
 def report(title: str, rows: Sequence[dict[str, Any]], out: str) -> None:
     """Print a table and write it as JSON."""
     import pandas
@@ -198,6 +243,3 @@ def arguments(description: str, **defaults: Any) -> argparse.Namespace:
     for name, value in defaults.items():
         parser.add_argument(f"--{name}", type=type(value), default=value)
     return parser.parse_args()
-
-
-__all__ = ["open_endpoints"]

@@ -15,21 +15,17 @@ from pathlib import Path
 import msgspec
 import psutil
 from common import arguments, measure, report, tiny_models
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from make.rows import random_sample, write_rows
 
 from hslib import extract
 from hslib.parameters import ExtractionParameters
 from hslib.server.endpoints import open_endpoints
-from hslib.store import Entry, combine, read_journal
-from hslib.store.sample_file import sample_file
+from hslib.store import Entry, combine, open_storage, read_journal
 
 SERVER = """
 import sys, time
 from pathlib import Path
-from job.test_faults import FakeServer
+from fakes.server import FakeServer
 fake = FakeServer(Path(sys.argv[1]), Path(sys.argv[2]))
 print(fake.url, flush=True)
 time.sleep(100000)
@@ -88,6 +84,7 @@ def one_size(folder: Path, model: Path, url: str, dumps: str, count: int) -> dic
 
 def open_lines(path: Path, count: int) -> dict[str, object]:
     layers = [{"finite": True, "absmax": 1.5, "mean_l2": 20.25, "zero_share": 0.001}] * 4
+    storage = open_storage(path.parent)
     with path.open("wb") as handle:
         for index in range(count):
             entry = Entry(
@@ -97,7 +94,7 @@ def open_lines(path: Path, count: int) -> dict[str, object]:
                 num_tokens=800,
                 digest=f"{index:032x}",
                 mask_digest=f"{index:032x}",
-                file=sample_file(index),
+                file=storage.sample_file(index, ""),
                 size_bytes=45_000_000 + index,
                 checksum=f"{index:016x}",
                 attempts=1,

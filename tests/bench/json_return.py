@@ -5,48 +5,33 @@
 SGLang returns ``tensor.tolist()`` of the aux states (without the final state) in the answer.
 """
 
-import tempfile
-from pathlib import Path
-
-from common import (
-    arguments,
-    extract_all,
-    job,
-    measure,
-    median,
-    open_endpoints,
-    report,
-    rows_of,
-    serve,
-    workload,
-)
+from common import arguments, measure, median, report, rows_for, serve
 
 from hslib.server import launch as server
 
 
 def main() -> None:
     chosen = arguments(__doc__ or "", load="wide512", rows=60, json_rows=4, turns=3)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        load = workload(chosen.load, folder, chosen.rows)
-        samples = rows_of(load, folder / "rows.jsonl")
+    with rows_for(chosen.load, chosen.rows) as found:
+        load, samples, _ = found
         # SGLang's own return has the aux states beside the final one, as this kit's dumps have
         own = [
             *("--enable-return-hidden-states", "--enable-return-aux-hidden-states"),
             *("--speculative-algorithm", "EAGLE3", "--return-aux-hidden-state-layer-ids"),
             *(str(int(layer) - 1) for layer in load.layers.split(",")),
         ]
-        with serve(load, folder, extra_args=own) as state:
-            fleet = open_endpoints(job(load, state, folder))
-            extract_all(job(load, state, folder), fleet)  # warm-up
+        part = samples[: chosen.json_rows]
+        with serve(*found, extra_args=own) as bench:
+
+            def ask_all() -> None:
+                for sample in part:
+                    ask(bench.state, sample.input_ids.tolist())
+
+            bench.extract()  # warm-up
             ours, theirs = [], []
             for _ in range(chosen.turns):
-                wanted = job(load, state, folder)
-                cost = measure(lambda w=wanted: extract_all(w, fleet), state)
-                ours.append(len(samples) / cost.wall_s)
-                part = samples[: chosen.json_rows]
-                cost = measure(lambda p=part: [ask(state, s.input_ids.tolist()) for s in p], state)
-                theirs.append(len(part) / cost.wall_s)
+                ours.append(len(samples) / bench.extract().wall_s)
+                theirs.append(len(part) / measure(ask_all, bench.state).wall_s)
     row = {
         "load": load.name,
         "ours samples/s": median(ours),

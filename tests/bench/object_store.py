@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from common import Cost, arguments, measure, median, report
+from common import Cost, arguments, measure, median, ratio, report
 from store_copy import BOUNDARIES, HIDDEN, make_dump, manifest
 
 from hslib.dataset import Sample
@@ -68,7 +68,7 @@ def main() -> None:
         "GB": size / 1e9,
         "store GB/s": size / 1e9 / median([c.wall_s for c in ours]),
         "s3fs GB/s": size / 1e9 / median([c.wall_s for c in theirs]),
-        "store / s3fs": median([b.wall_s / a.wall_s for a, b in zip(ours, theirs, strict=True)]),
+        "store / s3fs": ratio(theirs, ours),
         "store CPU s/GB": median([c.cpu_s for c in ours]) / (size / 1e9),
         "s3fs CPU s/GB": median([c.cpu_s for c in theirs]) / (size / 1e9),
     }

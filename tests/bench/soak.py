@@ -3,37 +3,27 @@
 python tests/bench/soak.py --rows 20000 --png soak.png
 """
 
-import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import psutil
-from common import arguments, job, open_endpoints, report, rows_of, serve, workload
+from common import arguments, report, served
 
-from hslib import extract
 from hslib.server import launch as server
 from hslib.server import processes
 
 
 def main() -> None:
     chosen = arguments(__doc__ or "", rows=20_000, png="")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        load = workload("short", folder, chosen.rows)
-        rows_of(load, folder / "rows.jsonl")
-        with serve(load, folder) as state:
-            parameters = job(load, state, folder)
-            fleet = open_endpoints(parameters)
-            planned = extract.prepare(parameters, fleet)
-            seen: list[dict[str, float]] = []
-            ended = threading.Event()
-            watcher = threading.Thread(target=watch, args=(state, seen, ended))
-            watcher.start()
-            extract.run(planned, fleet).require_whole()
-            ended.set()
-            watcher.join()
+    with served("short", chosen.rows) as bench:
+        seen: list[dict[str, float]] = []
+        ended = threading.Event()
+        watcher = threading.Thread(target=watch, args=(bench.state, seen, ended))
+        watcher.start()
+        bench.extract()
+        ended.set()
+        watcher.join()
     tenth = seen[len(seen) // 10]
     last = seen[-1]
     rows = [{"moment": name, **found} for name, found in (("a tenth", tenth), ("the end", last))]
@@ -43,9 +33,10 @@ def main() -> None:
 
 
 def watch(state: server.ServerState, seen: list[dict[str, float]], ended: threading.Event) -> None:
-    """Resident memory once a second."""
-    started = time.monotonic()
-    while not ended.wait(1.0):
+    """Resident memory, at once and then once a second."""
+    started, pause_s = time.monotonic(), 0.0
+    while not ended.wait(pause_s):
+        pause_s = 1.0
         served = sum(process.memory_info().rss for process in processes.members(state))
         own = psutil.Process().memory_info().rss
         now = time.monotonic() - started

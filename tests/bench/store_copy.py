@@ -11,9 +11,10 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
-from common import arguments, measure, median, report
-from hs_dump.dump_file import DumpFile
+from common import arguments, measure, median, ratio, report
+from make import stores
+from make.dumps import write_dump
+from make.rows import random_sample
 
 from hslib.dataset import Sample
 from hslib.server.dumps import DumpDir
@@ -48,7 +49,7 @@ def main() -> None:
         "GB": size / 1e9,
         "store GB/s": size / 1e9 / median([c.wall_s for c in ours]),
         "cp GB/s": size / 1e9 / median([c.wall_s for c in theirs]),
-        "store / cp": median([b.wall_s / a.wall_s for a, b in zip(ours, theirs, strict=True)]),
+        "store / cp": ratio(theirs, ours),
         "store CPU s/GB": median([c.cpu_s for c in ours]) / (size / 1e9),
         "cp CPU s/GB": median([c.cpu_s for c in theirs]) / (size / 1e9),
     }
@@ -56,24 +57,9 @@ def main() -> None:
 
 
 def make_dump(dumps: DumpDir, index: int, tokens: int) -> Sample:
-    import torch
-
-    generator = torch.Generator().manual_seed(index)
-    ids = torch.randint(0, 1000, (tokens,), generator=generator)
-    states = torch.randn(4, tokens, HIDDEN, generator=generator).to(torch.bfloat16)
-    file = DumpFile(dumps.root, f"d{index}", (tokens, 4, HIDDEN))
-    file.append(ids, list(states))
-    file.witnessed(4, np.full(4, 0.002))
-    file.publish(
-        {
-            "rid": f"d{index}",
-            "boundaries": list(BOUNDARIES),
-            "pid": 1,
-            "plugin_version": "1",
-            "sglang_version": "0",
-        }
-    )
-    return Sample(index, f"r{index}", ids.numpy().astype(np.int32), np.ones(tokens, np.uint8))
+    sample = random_sample(index, tokens, vocab_size=1000)
+    write_dump(dumps.root, f"d{index}", sample, Expected(BOUNDARIES, HIDDEN))
+    return sample
 
 
 def store_all(dumps: DumpDir, samples: list[Sample], path: Path, threads: int) -> None:
@@ -104,20 +90,8 @@ def copy_all(dumps: DumpDir, samples: list[Sample], path: Path, threads: int) ->
 
 
 def manifest() -> Manifest:
-    return Manifest(
-        boundaries=BOUNDARIES,
-        hidden_size=HIDDEN,
-        num_layers=61,
-        vocab_size=1000,
-        model_class="bench",
-        model_path="",
-        model_config_hash="",
-        tokenizer_digest="",
-        dataset_path="",
-        dataset_digest="",
-        sglang_version="0",
-        plugin_version="1",
-        server={},
+    return stores.manifest(
+        boundaries=BOUNDARIES, hidden_size=HIDDEN, num_layers=61, vocab_size=1000
     )
 
 

@@ -10,7 +10,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from common import Cost, arguments, measure, median, report
+from common import Cost, arguments, measure, median, ratio, report
 from store_copy import make_dump, store_all
 
 from hslib import stats
@@ -41,9 +41,7 @@ def main() -> None:
             "arm": name,
             "GB": size / 1e9,
             "GB/s": size / 1e9 / median([cost.wall_s for cost in costs[name]]),
-            "of read": median(
-                [r.wall_s / c.wall_s for r, c in zip(costs["read"], costs[name], strict=True)]
-            ),
+            "of read": ratio(costs["read"], costs[name]),
             "CPU s/GB": median([cost.cpu_s for cost in costs[name]]) / (size / 1e9),
         }
         for name in arms

@@ -8,56 +8,32 @@ after the first pass. The first is measured twice, so that its own spread is see
 """
 
 import os
-import shutil
-import tempfile
 from pathlib import Path
 
-from common import (
-    Cost,
-    arguments,
-    extract_all,
-    job,
-    measure,
-    median,
-    open_endpoints,
-    report,
-    rows_of,
-    serve,
-    workload,
-)
+from common import Cost, arguments, median, ratio, report, rows_for, serve
 
 PLANTED = Path(__file__).parents[1] / "real" / "planted"
 
 
 def main() -> None:
     chosen = arguments(__doc__ or "", load="short", rows=1000, turns=5)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        load = workload(chosen.load, folder, chosen.rows)
-        rows_of(load, folder / "rows.jsonl")
-        with serve(load, folder / "witnessed") as witnessed:
-            os.environ |= {"PYTHONPATH": str(PLANTED), "HS_UNWITNESSED": "1"}
-            with serve(load, folder / "silent") as silent:
-                arms: dict[str, list[Cost]] = {"without": [], "with": [], "with again": []}
-                servers = {"without": silent, "with": witnessed, "with again": witnessed}
-                fleets = {arm: open_endpoints(job(load, s, folder)) for arm, s in servers.items()}
-                for turn in range(chosen.turns + 1):
-                    for arm, state in servers.items():
-                        wanted = job(load, state, folder)
-                        work = lambda w=wanted, f=fleets[arm]: extract_all(w, f)  # noqa: E731
-                        cost = measure(work, state)
-                        shutil.rmtree(wanted.run_path)
-                        if turn:  # the first warms up
-                            arms[arm].append(cost)
-    row = {"load": load.name, "rows": len(load.lengths), "turns": chosen.turns}
+    with rows_for(chosen.load, chosen.rows) as found, serve(*found, run="witnessed") as witnessed:
+        os.environ |= {"PYTHONPATH": str(PLANTED), "HS_UNWITNESSED": "1"}
+        with serve(*found, run="silent") as silent:
+            arms: dict[str, list[Cost]] = {"without": [], "with": [], "with again": []}
+            servers = {"without": silent, "with": witnessed, "with again": witnessed}
+            for turn in range(chosen.turns + 1):
+                for arm, bench in servers.items():
+                    cost = bench.extract()
+                    if turn:  # the first warms up
+                        arms[arm].append(cost)
+    row = {"load": chosen.load, "rows": chosen.rows, "turns": chosen.turns}
     for arm, costs in arms.items():
-        row[f"{arm} samples/s"] = len(load.lengths) / median([cost.wall_s for cost in costs])
+        row[f"{arm} samples/s"] = chosen.rows / median([cost.wall_s for cost in costs])
     for arm in ("with", "with again"):
-        pairs = list(zip(arms["without"], arms[arm], strict=True))
-        row[f"{arm} / without"] = median([a.wall_s / b.wall_s for a, b in pairs])
-        row[f"{arm} CPU ms a row"] = (
-            median([b.cpu_s - a.cpu_s for a, b in pairs]) / len(load.lengths) * 1e3
-        )
+        more = [b.cpu_s - a.cpu_s for a, b in zip(arms["without"], arms[arm], strict=True)]
+        row[f"{arm} / without"] = ratio(arms["without"], arms[arm])
+        row[f"{arm} CPU ms a row"] = median(more) / chosen.rows * 1e3
     report("(j) the job with and without the witness", [row], chosen.out)
 
 

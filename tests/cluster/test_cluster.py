@@ -1,34 +1,29 @@
 """A job on Ray: real actors, extractor, store and journals; the servers in them are hand-made."""
 
-import contextlib
 import itertools
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import numpy as np
 import psutil
 import pytest
 import ray
-import tenacity
 from fakes.bucket import Bucket
-from job.test_faults import DROP, FakeServer, states_of
+from fakes.replica import ok_lines, opened, run, when_stored
+from fakes.server import states_of
 from make.rows import random_sample, write_rows
 
 from hslib import extract
 from hslib.cluster import cluster, connection
-from hslib.cluster import replica as replica_module
-from hslib.cluster.cluster import Cluster, ReplicaHandle, open_cluster
+from hslib.cluster.cluster import Cluster, ReplicaHandle
 from hslib.cluster.connection import demand, room
-from hslib.cluster.replica import Replica, ReplicaFacts
+from hslib.cluster.replica import ReplicaFacts
 from hslib.dataset import Sample
 from hslib.errors import DatasetError, JobError, ParameterError, ServerError
 from hslib.job import progress, watch
@@ -37,49 +32,9 @@ from hslib.job.progress import read_progress
 from hslib.parameters import ExtractionParameters
 from hslib.server.check import ServerCheck
 from hslib.server.plugin_info import PluginInfo
-from hslib.store import Store, open_storage, read_journal
-from hslib.store.bucket import lock as objectlock
+from hslib.store import Store, open_storage
 
 SAMPLES = [random_sample(i, 10 + i % 40, seed=19) for i in range(120)]
-
-
-class FakeReplica(Replica):
-    """A replica whose server is a hand-made one in its own process.
-
-    ``extra_args`` says how it misbehaves: ``slow`` (each row takes 20 ms), ``dies-at-5`` (the
-    process ends whenever it is asked for row 5), ``drops-at-5`` (replica 1's server drops that
-    request and is gone), ``broken-1`` (replica 1 does not come up), ``impatient`` (locks are waited
-    for, and stale, after moments).
-    """
-
-    def start(self) -> ReplicaFacts:
-        habits = self._parameters.extra_args
-        if f"broken-{self.number}" in habits:
-            raise ServerError("no such model\nthe log's other lines")
-        if "impatient" in habits:
-            replica_module._open_writer.retry.stop = tenacity.stop_after_delay(20)  # type: ignore[attr-defined]
-            objectlock.STALE_S = 5.0
-        dumps = self._parameters.run_path / "dumps"
-        dumps.parent.mkdir(parents=True, exist_ok=True)
-        self.fake = FakeServer(dumps, Path(self._parameters.model_path))
-        self.fake.misbehave = self._misbehave
-        self._parameters = self._parameters.model_copy(
-            update={"server_url": self.fake.url, "dump_dir": str(dumps)}
-        )
-        return super().start()
-
-    def _misbehave(self, rid: str, _ids: np.ndarray, _attempt: int) -> int | None:
-        row = rid.split("-")[1]
-        habits = self._parameters.extra_args
-        if "slow" in habits and len(row) < 6:  # not the canary
-            time.sleep(0.02)
-        if f"dies-at-{row}" in habits:
-            os._exit(1)
-        if f"drops-at-{row}" in habits and self.number == 1:
-            threading.Thread(target=self.fake.stop, daemon=True).start()
-            time.sleep(0.2)
-            return DROP
-        return None
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -124,30 +79,6 @@ def parameters(
     return make
 
 
-@contextlib.contextmanager
-def opened(parameters: ExtractionParameters) -> Iterator[Cluster]:
-    found = open_cluster(parameters, replica_class=FakeReplica)
-    try:
-        yield found
-    finally:
-        found.close()
-
-
-def run(parameters: ExtractionParameters) -> extract.Result:
-    with opened(parameters) as servers:
-        return extract.run(extract.prepare(parameters, servers), servers)
-
-
-def ok_lines(store: Path) -> Counter[int]:
-    """How often each row was stored."""
-    return Counter(
-        entry.index
-        for journal in store.glob("journal*.jsonl")
-        for entry in read_journal(journal)
-        if entry.status == "ok"
-    )
-
-
 def assert_all_once(store_path: Path, but: tuple[int, ...] = ()) -> None:
     store = Store(store_path)
     assert list(store.entries) == [s.index for s in SAMPLES if s.index not in but]
@@ -165,17 +96,6 @@ def assert_nobody_writes(parameters: ExtractionParameters) -> None:
         lock = storage.lock(name, name)
         lock.acquire()
         lock.release()
-
-
-def when_stored(parameters: ExtractionParameters, count: int, act: Callable[[], None]) -> None:
-    """Do something in the middle of a job."""
-
-    def wait() -> None:
-        while sum(ok_lines(parameters.store_path).values()) < count:
-            time.sleep(0.02)
-        act()
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 def test_both_replicas_do_a_share_and_every_row_is_stored_once(
@@ -255,6 +175,7 @@ def test_what_no_replica_can_help_stops_the_job_and_it_goes_on_later(
     assert_all_once(wanted.store_path)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_finishes_what_is_in_flight_and_the_rest_comes_later(parameters: Any) -> None:
     wanted = parameters("slow", concurrency=1)
     with opened(wanted) as servers:
@@ -273,7 +194,7 @@ def test_an_interrupt_finishes_what_is_in_flight_and_the_rest_comes_later(parame
 
 INTO_A_BUCKET = """
 import os, signal, sys, threading, time
-from cluster.test_cluster import opened
+from fakes.replica import opened
 from hslib import extract
 from hslib.parameters import ExtractionParameters
 from hslib.store import open_storage
@@ -344,7 +265,7 @@ def test_a_replica_that_is_lost_when_a_job_ends_is_started_again_for_the_next(
 
 DRIVER = """
 import sys
-from cluster.test_cluster import run
+from fakes.replica import run
 from hslib.parameters import ExtractionParameters
 run(ExtractionParameters.model_validate_json(sys.argv[1]))
 """

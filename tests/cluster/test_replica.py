@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job.test_faults import DROP, FakeServer, states_of
+from fakes.server import DROP, FakeServer, states_of
 from make.rows import random_sample
 
 from hslib.cluster.replica import Replica, of_replica

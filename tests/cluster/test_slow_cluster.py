@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 import ray
-from cluster.test_cluster import ok_lines, when_stored
+from fakes.replica import ok_lines, when_stored
 from ray.cluster_utils import Cluster as RayCluster
 
 from hslib import extract

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "01_tokenizer_alignment.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "01_tokenizer_alignment.ipynb"
 BROWSER = next((p for p in map(shutil.which, ("chromium", "google-chrome", "chrome")) if p), None)
 pytestmark = [
     pytest.mark.slow,

@@ -15,7 +15,7 @@ from hslib.diagnosis.filing.observations import UNKNOWN, observe
 from hslib.diagnosis.filing.shifts import Filing, shift_findings
 from hslib.diagnosis.rows import Rows
 
-CASES = 24
+CASES = 12
 
 
 def rows_of(ids: list[np.ndarray]) -> Rows:

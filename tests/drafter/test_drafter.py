@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from make.model_store import model_store
 from make.rows import demo_samples
+from make.stores import model_store
 
 from hslib import demo
 from hslib.drafter import misfile, train_both

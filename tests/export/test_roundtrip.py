@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from make.model_store import model_store
 from make.rows import demo_samples
+from make.stores import model_store
 from safetensors.torch import load_file, save_file
 
 from hslib import demo

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from make.model_store import model_store
 from make.reference import load_reference
 from make.rows import demo_samples
+from make.stores import model_store
 
 from hslib import demo
 from hslib.errors import ExportError

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from make.model_store import model_store
 from make.reference import load_reference
 from make.rows import demo_samples
+from make.stores import model_store
 
 from hslib import __main__ as terminal
 from hslib import demo

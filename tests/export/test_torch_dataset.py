@@ -7,7 +7,7 @@ import pytest
 import torch
 from make.dumps import EXPECTED
 from make.rows import random_sample
-from store.test_store import store_samples
+from make.stores import store_samples
 from torch.utils.data import DataLoader
 
 from hslib.errors import ParameterError
@@ -19,7 +19,7 @@ LENGTHS = (5, 17, 1, 9, 30, 2, 12)
 @pytest.fixture
 def dataset(tmp_path: Path) -> StoreDataset:
     samples = [random_sample(2 * i, n) for i, n in enumerate(LENGTHS)]  # indices with holes
-    store_samples(tmp_path / "store", samples)
+    store_samples(tmp_path / "store", tmp_path / "dumps", samples)
     return StoreDataset(tmp_path / "store")
 
 

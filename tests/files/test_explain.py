@@ -20,7 +20,7 @@ from hslib.files.explain import file_system_of
 from hslib.store import Entry, StoreWriter
 from hslib.store.journal import Journal
 
-MANIFEST = manifest(BOUNDARIES, 64)
+MANIFEST = manifest(boundaries=BOUNDARIES, hidden_size=64)
 LINE = Entry(index=0, id="x", status="failed")
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.server import SAMPLES, FakeServer, assert_store_is_right
 from hs_dump.capture import Capture
 from hs_dump.writer import Budget, Writer
-from job.test_faults import SAMPLES, FakeServer, assert_store_is_right, run
+from make.jobs import run
+from make.passes import META, Recorded, forward, received, server_error
+from make.passes import run as run_pass
 from make.rows import random_sample, write_rows
-from patches.test_plugin import META, Recorded, forward, received, server_error
-from patches.test_plugin import run as run_pass
 
 from hslib.errors import HslibError, JobError, StoreError
 from hslib.parameters import ExtractionParameters
@@ -40,13 +41,6 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
     yield make
     for path in mounted:
         subprocess.run(["umount", "-l", path], check=False)
-
-
-@pytest.fixture
-def fake(tmp_path: Path, model_of: Callable[[str], Path]) -> Iterator[FakeServer]:
-    server = FakeServer(tmp_path / "dumps", model_of("llama"))
-    yield server
-    server.stop()
 
 
 def wanted(fake: FakeServer, tmp_path: Path, store: Path) -> ExtractionParameters:

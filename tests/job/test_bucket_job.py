@@ -3,19 +3,19 @@
 import logging
 import os
 import signal
-import subprocess
-import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.bucket import KEY, SECRET, TOKEN, Bucket, Fate, Meddler, wait_until
-from job.test_faults import SAMPLES, FakeServer, assert_store_is_right, run
-from make.model_store import model_store
+from fakes.bucket import KEY, SECRET, TOKEN, Bucket, Fate, Meddler
+from fakes.server import SAMPLES, FakeServer, assert_store_is_right
+from make import jobs
+from make.jobs import run
 from make.rows import demo_samples, write_rows
+from make.stores import model_store
+from make.waits import wait_until
 
 from hslib import demo, diagnosis, extract
 from hslib.__main__ import main
@@ -29,23 +29,6 @@ from hslib.server.endpoints import open_endpoints
 from hslib.stats import measure
 from hslib.store import Store
 from hslib.store.bucket import lock as objectlock
-
-JOB = """
-import sys
-from hslib import extract
-from hslib.parameters import ExtractionParameters
-from hslib.server.endpoints import open_endpoints
-wanted = ExtractionParameters.model_validate_json(sys.argv[1])
-fleet = open_endpoints(wanted)
-extract.run(extract.prepare(wanted, fleet), fleet)
-"""
-
-
-@pytest.fixture
-def fake(tmp_path: Path, model_of: Callable[[str], Path]) -> Iterator[FakeServer]:
-    server = FakeServer(tmp_path / "dumps", model_of("llama"))
-    yield server
-    server.stop()
 
 
 @pytest.fixture
@@ -112,6 +95,7 @@ def test_no_credential_is_in_any_file(
         assert not [data for data in written if secret.encode() in data]
 
 
+@pytest.mark.slow
 def test_a_job_that_is_killed_in_an_upload_goes_on_where_it_was(
     fake: FakeServer,
     wanted: ExtractionParameters,
@@ -129,7 +113,7 @@ def test_a_job_that_is_killed_in_an_upload_goes_on_where_it_was(
         return "pass"
 
     meddler.judge = judge
-    job = subprocess.Popen([sys.executable, "-c", JOB, wanted.model_dump_json()])
+    job = jobs.start(wanted)
     wait_until("row 7 is being uploaded", lambda: bool(uploading), 60)
     os.kill(job.pid, signal.SIGKILL)
     job.wait()
@@ -149,6 +133,7 @@ def test_a_job_that_is_killed_in_an_upload_goes_on_where_it_was(
     assert_store_is_right(wanted.store_path)
 
 
+@pytest.mark.slow
 def test_a_bucket_that_refuses_stops_the_job_and_the_next_run_goes_on(
     wanted: ExtractionParameters, bucket: Bucket, meddler: Meddler
 ) -> None:
@@ -174,6 +159,7 @@ def test_a_bucket_that_refuses_stops_the_job_and_the_next_run_goes_on(
     assert_store_is_right(wanted.store_path)
 
 
+@pytest.mark.slow
 def test_a_resume_redoes_what_somebody_overwrote(
     fake: FakeServer, wanted: ExtractionParameters, bucket: Bucket
 ) -> None:
@@ -205,6 +191,7 @@ def test_a_bucket_is_proven_before_a_server_is_started(
         open_endpoints(wanted.model_copy(update=values))
 
 
+@pytest.mark.slow
 def test_shards_write_to_one_bucket(wanted: ExtractionParameters) -> None:
     planned = []
     for shard in range(2):
@@ -216,6 +203,7 @@ def test_shards_write_to_one_bucket(wanted: ExtractionParameters) -> None:
     assert_store_is_right(wanted.store_path)
 
 
+@pytest.mark.slow
 def test_what_reads_a_directory_reads_a_bucket(
     bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

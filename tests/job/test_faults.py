@@ -1,10 +1,5 @@
-"""Faults of a server that a real one won't show on demand: a hand-made one that misbehaves.
+"""Faults of a server that a real one won't show on demand: a hand-made one that misbehaves."""
 
-It answers SGLang's three paths and dumps made-up states with the plugin's own writer, so the
-job's reaction, and not the states, is what these tests are about.
-"""
-
-import contextlib
 import json
 import os
 import shutil
@@ -12,135 +7,22 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fakes.server import DROP, NO_DUMP, SAMPLES, FakeServer, assert_store_is_right, states_of
 from hs_dump.hooks import write_plugin_json
-from make.dumps import BOUNDARIES, proven, put_dump
-from make.rows import random_sample, write_rows
+from make.jobs import prepare, run
+from make.rows import write_rows
 
 from hslib import extract
 from hslib.errors import DatasetError, JobError, ParameterError, ServerError, StoreError
 from hslib.parameters import ExtractionParameters
 from hslib.server.endpoints import open_endpoints
 from hslib.store import Store
-
-SAMPLES = [random_sample(i, 10 + i, seed=9) for i in range(12)]
-SETTINGS = {
-    "version": "0.5.23",
-    "model_path": "m",
-    "dtype": "auto",
-    "quantization": None,
-    "kv_cache_dtype": "auto",
-    "attention_backend": "torch_native",
-    "tp_size": 1,
-    "dp_size": 1,
-    "chunked_prefill_size": -1,
-    "disable_radix_cache": True,
-    "speculative_algorithm": None,
-    "allow_auto_truncate": False,
-    "max_req_input_len": 1000,
-}
-
-
-def states_of(ids: np.ndarray) -> torch.Tensor:
-    """States bf16 [T, 4, 64] that are a function of the ids."""
-    generator = torch.Generator().manual_seed(int(ids.sum()))
-    return torch.randn(len(ids), 4, 64, generator=generator).to(torch.bfloat16)
-
-
-class FakeServer:
-    """``misbehave(rid, ids, attempt)`` is called before a dump is made; it may raise or sleep."""
-
-    def __init__(self, dumps: Path, model: Path) -> None:
-        self.dumps, self.model = dumps, model
-        self.misbehave: Callable[[str, np.ndarray, int], int | None] = lambda *_: None
-        self.states = states_of
-        self.requests: list[str] = []
-        self.start()
-
-    def start(self, port: int = 0, **plugin: Any) -> None:
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_args: object) -> None:
-                pass
-
-            def do_GET(self) -> None:
-                self.answer(200, SETTINGS if "server_info" in self.path else {})
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                status = outer.generate(body)
-                if status is None:
-                    self.close_connection = True
-                    self.connection.close()
-                    return
-                metas = [{"meta_info": {"prompt_tokens": len(i)}} for i in body["input_ids"]]
-                self.answer(status, metas if status == 200 else {"error": "no"})
-
-            def answer(self, status: int, content: Any) -> None:
-                data = json.dumps(content).encode()
-                self.send_response(status)
-                self.send_header("content-length", str(len(data)))
-                self.end_headers()
-                with contextlib.suppress(OSError):  # the job was killed
-                    self.wfile.write(data)
-
-        self.dumps.mkdir(exist_ok=True)
-        facts = {
-            "model_path": str(self.model),
-            "model_class": "LlamaForCausalLM",
-            "num_layers": 6,
-            "hidden_size": 64,
-            "vocab_size": 512,
-            "dtype": "bfloat16",
-            "boundaries": list(BOUNDARIES),
-            **proven(BOUNDARIES),
-        }
-        write_plugin_json(self.dumps, {**facts, **plugin})
-        self.http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self.http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
-        threading.Thread(target=self.http.serve_forever, args=(0.05,), daemon=True).start()
-
-    def stop(self) -> None:
-        self.http.shutdown()
-        self.http.server_close()
-
-    def generate(self, body: dict[str, Any]) -> int | None:
-        for rid, ids in zip(body["rid"], body["input_ids"], strict=True):
-            self.requests.append(rid)
-            status = self.misbehave(rid, np.array(ids, np.int32), self.times_asked(rid))
-            if status != 0:
-                if status is not None:
-                    return status if status > 0 else None
-                self.dump(rid, np.array(ids, np.int32))
-        return 200
-
-    def times_asked(self, rid: str) -> int:
-        """How often this sample was asked for, this time included."""
-        prefix = "-".join(rid.split("-")[:2]) + "-"
-        return sum(known.startswith(prefix) for known in self.requests)
-
-    def dump(self, rid: str, ids: np.ndarray) -> None:
-        put_dump(self.dumps, rid, ids, self.states(ids))
-
-
-DROP, NO_DUMP = -1, 0  # close the connection; answer 200 and dump nothing
-
-
-@pytest.fixture
-def fake(tmp_path: Path, model_of: Callable[[str], Path]) -> Iterator[FakeServer]:
-    server = FakeServer(tmp_path / "dumps", model_of("llama"))
-    yield server
-    server.stop()
 
 
 @pytest.fixture
@@ -160,19 +42,6 @@ def parameters(fake: FakeServer, tmp_path: Path) -> Callable[..., ExtractionPara
         return ExtractionParameters.from_values({**defaults, **values})
 
     return make
-
-
-def run(parameters: ExtractionParameters) -> extract.Result:
-    fleet = open_endpoints(parameters)
-    return extract.run(extract.prepare(parameters, fleet), fleet)
-
-
-def assert_store_is_right(path: Path, indices: list[int] | None = None) -> None:
-    store = Store(path)
-    assert list(store.entries) == (indices or [s.index for s in SAMPLES])
-    assert store.verify(deep=True).clean
-    for stored in store:
-        assert torch.equal(stored.hidden_states, states_of(stored.input_ids.numpy()))
 
 
 def once(index: int, outcome: int) -> Callable[[str, np.ndarray, int], int | None]:
@@ -443,7 +312,7 @@ def test_a_resume_on_other_weights_is_refused_and_on_the_same_elsewhere_goes_on(
 
 
 def test_a_store_of_before_is_resumed_and_the_job_says_what_is_not_checked(parameters: Any) -> None:
-    assert "WHICH MODEL" not in job_of(parameters(limit=3)).facts()
+    assert "WHICH MODEL" not in prepare(parameters(limit=3)).facts()
     run(parameters(limit=3))
     path = parameters().store_path / "manifest.json"
     old = json.loads(path.read_text())
@@ -452,13 +321,9 @@ def test_a_store_of_before_is_resumed_and_the_job_says_what_is_not_checked(param
         del old[name]
     path.write_text(json.dumps(old))
     before = path.read_text()
-    assert "is not checked" in job_of(parameters()).facts()["WHICH MODEL"]
+    assert "is not checked" in prepare(parameters()).facts()["WHICH MODEL"]
     assert run(parameters()).is_whole
     assert path.read_text() == before, "nothing is claimed of rows that were stored before"
-
-
-def job_of(parameters: ExtractionParameters) -> Any:
-    return extract.prepare(parameters, open_endpoints(parameters))
 
 
 def test_a_server_that_stays_away_ends_the_job_and_the_next_run_goes_on(
@@ -645,6 +510,7 @@ def test_dumps_of_failed_and_late_tries_do_not_pile_up_while_the_job_runs(
     assert seen == [[]] * (wanted.max_attempts + 1)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_waits_for_what_is_in_flight(fake: FakeServer, parameters: Any) -> None:
     """One worker, one slow request: its line must be in the journal when the job ends."""
     in_flight = threading.Event()

@@ -92,7 +92,7 @@ def test_the_demos_store_has_the_size_that_is_foretold(demo_store: Store) -> Non
 @pytest.fixture
 def demo_store(tmp_path: Path) -> Store:
     """The demo's first rows and one over a megabyte, by the real writer."""
-    from make.model_store import model_store
+    from make.stores import model_store
 
     samples = [*demo_samples(6), *[random_sample(6, 1400)]]
     return model_store(tmp_path / "store", demo.model_path(), samples, (2, 5, 7))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from fakes.bucket import Bucket
 from make.dumps import BOUNDARIES
+from make.jobs import run
 from make.reference import reference_states, relative_errors
 from make.rows import random_sample, write_rows
 
@@ -71,11 +72,6 @@ class Sent:
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     return Sent(monkeypatch)
-
-
-def run(parameters: ExtractionParameters) -> extract.Result:
-    fleet = open_endpoints(parameters)
-    return extract.run(extract.prepare(parameters, fleet), fleet)
 
 
 def test_every_row_is_stored_with_its_own_states(

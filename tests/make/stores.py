@@ -1,33 +1,37 @@
-"""Stores made by hand: any states under any ids, past the gate that would refuse them."""
+"""Stores made without a server: through the real gate, past it, and of a model's own states."""
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import xxhash
-from make.dumps import BOUNDARIES, put_dump
+from make.dumps import BOUNDARIES, EXPECTED, put_dump, write_dump
 from make.reference import reference_states
 
 from hslib import demo
 from hslib.dataset import Dataset, Limits, Sample
-from hslib.server.dumps import DumpDir
-from hslib.store import Manifest, Store, StoreWriter
+from hslib.model import read_model
+from hslib.server.dumps import Dump, DumpDir
+from hslib.server.plugin_info import Expected
+from hslib.server.validate import validate
+from hslib.store import Entry, Manifest, Store, StoreWriter
 
 Row = tuple[Sample, torch.Tensor]  # states bf16 [T, L, H]
 DEMO_BOUNDARIES = (2, 5, 7)
 
 
-def manifest(boundaries: Sequence[int], hidden_size: int, **changes: Any) -> Manifest:
+def manifest(**changes: Any) -> Manifest:
+    """What a store of the tiny Llama says of itself."""
     facts: dict[str, Any] = {
-        "boundaries": tuple(boundaries),
-        "hidden_size": hidden_size,
-        "num_layers": 10,
-        "vocab_size": 768,
-        "model_class": "DeepseekV3ForCausalLM",
+        "boundaries": BOUNDARIES,
+        "hidden_size": 16,
+        "num_layers": 6,
+        "vocab_size": 512,
+        "model_class": "LlamaForCausalLM",
         "model_path": "model",
         "model_config_hash": "c0",
         "tokenizer_digest": "",
@@ -35,15 +39,91 @@ def manifest(boundaries: Sequence[int], hidden_size: int, **changes: Any) -> Man
         "dataset_digest": "d0",
         "sglang_version": "0.5.23",
         "plugin_version": "1.0.0",
-        "server": {},
+        "server": {"tp_size": 1},
     }
     return Manifest(**{**facts, **changes})
+
+
+# --- through the gate ---------------------------------------------------------------------
+
+
+def put(writer: StoreWriter, sample: Sample, dump: Dump, expected: Expected = EXPECTED) -> Entry:
+    return writer.put(sample, dump, validate(dump, sample, expected), 1, 0.01)
+
+
+def store_samples(
+    place: str | Path, dumps: Path, samples: Sequence[Sample], **writer: int
+) -> list[torch.Tensor]:
+    """Store samples with made-up states, dumped one by one; returns the states."""
+    states = []
+    with StoreWriter(place, manifest(), **writer) as writing:
+        for sample in samples:
+            states.append(write_dump(dumps, "d", sample))
+            put(writing, sample, DumpDir(dumps).load("d"))
+    return states
+
+
+def model_store(
+    path: Path,
+    model_path: Path,
+    samples: Sequence[Sample],
+    boundaries: Sequence[int],
+    change: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
+    **facts: Any,
+) -> Store:
+    """A store of transformers' own states of these samples: what a right server would dump.
+
+    Args:
+        change: of each sample's states bf16 [T, L, H]; a fault to plant.
+        facts: of the manifest.
+    """
+    model = read_model(model_path)
+    known = {
+        "boundaries": tuple(boundaries),
+        "hidden_size": model.hidden_size,
+        "num_layers": model.num_layers,
+        "vocab_size": model.vocab_size,
+        "model_class": model.architecture,
+        "model_path": str(model_path),
+        "model_config_hash": model.config_hash,
+    }
+    expected = Expected(tuple(boundaries), model.hidden_size)
+    dumps = DumpDir(path.with_name(f"{path.name}-dumps"))
+    with StoreWriter(path, manifest(**{**known, **facts})) as writer:
+        for sample in samples:
+            by_boundary = reference_states(model_path, sample.input_ids)
+            states = torch.stack([by_boundary[b] for b in (*boundaries, -1)], 1).bfloat16()
+            put_dump(dumps.root, "d", sample.input_ids, change(states), boundaries)
+            dump = dumps.load("d")
+            writer.put(sample, dump, validate(dump, sample, expected), 1, 0.01)
+    return Store(path)
+
+
+def one_dump(dumps: Path, sample: Sample) -> Dump:
+    """A dump that lies there under a name of its own."""
+    write_dump(dumps, f"d{sample.index}", sample)
+    return DumpDir(dumps).load(f"d{sample.index}")
+
+
+def failure(index: int) -> Entry:
+    return Entry(index=index, id=f"row-{index}", status="failed", reason="made by the test")
+
+
+# --- past the gate: any states under any ids ----------------------------------------------
 
 
 def write_store(path: Path, rows: Sequence[Row], boundaries: Sequence[int] = BOUNDARIES) -> Store:
     """Dump, then store what was dumped; nothing is validated between."""
     dumps = DumpDir(path.parent / f"{path.name}-dumps")
-    with StoreWriter(path, manifest(boundaries, rows[0][1].shape[2])) as writer:
+    facts = manifest(
+        boundaries=tuple(boundaries),
+        hidden_size=rows[0][1].shape[2],
+        num_layers=10,
+        vocab_size=768,
+        model_class="DeepseekV3ForCausalLM",
+        server={},
+    )
+    with StoreWriter(path, facts) as writer:
         for sample, states in rows:
             put_dump(dumps.root, "d", sample.input_ids, states, boundaries)
             dump = dumps.load("d")

@@ -1,6 +1,6 @@
 """Which model is it? Two canaries compared, and what outranks what."""
 
-from collections.abc import Callable
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -84,7 +84,9 @@ def test_tokens_of_huge_norm_neither_hide_nor_overflow(states: torch.Tensor) -> 
 
 def test_a_canary_survives_the_manifests_json(states: torch.Tensor) -> None:
     found = canary(states)
-    stored = Manifest.model_validate_json(manifest(BOUNDARIES, 64, canary=found).model_dump_json())
+    stored = Manifest.model_validate_json(
+        manifest(boundaries=BOUNDARIES, hidden_size=64, canary=found).model_dump_json()
+    )
     assert stored.canary == found
     assert len(found.model_dump_json()) < 6000
 
@@ -154,7 +156,7 @@ def test_two_servers_of_one_job_must_have_one_model(states: torch.Tensor) -> Non
 
 @pytest.mark.parametrize("old", ["stored", "wanted"])
 def test_a_manifest_of_before_is_compared_by_what_it_has(states: torch.Tensor, old: str) -> None:
-    make: Callable[..., Manifest] = lambda **more: manifest(BOUNDARIES, 64, **more)  # noqa: E731
+    make = functools.partial(manifest, boundaries=BOUNDARIES, hidden_size=64)
     new = make(weights=WEIGHTS, canary=canary(states))
     pair = (make(), new) if old == "stored" else (new, make())
     assert differing_fields(*pair) == {}

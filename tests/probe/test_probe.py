@@ -9,9 +9,9 @@ import pytest
 import torch
 from make import models as tiny_models
 from make.dumps import BOUNDARIES
-from make.model_store import model_store
 from make.reference import load_reference
 from make.rows import demo_samples, random_sample, write_rows
+from make.stores import model_store
 from safetensors.torch import load_file, save_file
 
 from hslib import demo

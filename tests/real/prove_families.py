@@ -17,12 +17,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from make import models as tiny_models
 from real import family_table
 from real.families import CHUNK, LAYERS, Measured, measure, write_row
+from real.servers import end_server
 from real.warm import WarmServers
 
 from hslib.errors import HslibError
 from hslib.parameters import ServerParameters
 from hslib.server import launch as server
-from hslib.server import processes
 
 
 def check_server(family: str, folder: Path) -> Measured:
@@ -43,7 +43,7 @@ def check_server(family: str, folder: Path) -> Measured:
     try:
         return measure(family, model, state)
     finally:
-        processes.stop_group(state)
+        end_server(state)
 
 
 def main() -> None:

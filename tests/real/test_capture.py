@@ -1,89 +1,52 @@
 """The plugin in a real SGLang server, against transformers, family by family."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from make import models as tiny_models
 from make.dumps import BOUNDARIES
-from make.reference import CHUNK, reference_states, relative_errors
+from make.models import FAMILIES, NUM_LAYERS
+from make.reference import CHUNK
 from make.rows import random_sample
+from real.served import EXPECTED, Served, assert_is_reference
+from real.servers import end_server
 
 from hslib.dataset import Sample
 from hslib.errors import DumpError
 from hslib.server import launch as server
-from hslib.server import processes
-from hslib.server.client import ServerClient
-from hslib.server.dumps import Dump, DumpDir, request_id
-from hslib.server.plugin_info import Expected
+from hslib.server.dumps import DumpDir, request_id
 from hslib.server.validate import validate
 
-EXPECTED = Expected(BOUNDARIES, hidden_size=64)
+_QUICK = ("llama", "deepseek_v3")  # the plainest, and the architecture of the demo
 
 
-class Served(NamedTuple):
-    model: Path
-    client: ServerClient
-    dumps: DumpDir
-
-    def dump(self, samples: list[Sample], attempt: int = 1) -> list[Dump]:
-        """Send samples in one request and load their validated dumps."""
-        rids = [request_id(sample, attempt) for sample in samples]
-        self.client.prefill([sample.input_ids for sample in samples], rids)
-        for rid, sample in zip(rids, samples, strict=True):
-            self.dumps.wait(rid, 10)
-            validate(self.dumps.load(rid), sample, EXPECTED)
-        return [self.dumps.load(rid) for rid in rids]
-
-
-@pytest.fixture(scope="module")
-def servers(
-    llama_server: server.ServerState,
-    model_of: Callable[[str], Path],
-    start_server: Callable[..., server.ServerState],
-) -> Iterator[dict[str, server.ServerState]]:
-    """All families, started side by side: most of a start runs on one core."""
-    others = [family for family in tiny_models.FAMILIES if family != "llama"]
-    models = [model_of(family) for family in others]
-    with ThreadPoolExecutor() as pool:
-        states = pool.map(lambda m: start_server(m, chunked_prefill_size=CHUNK), models)
-        started = dict(zip(others, states, strict=True))
-    yield {"llama": llama_server, **started}
-    for state in started.values():
-        processes.stop_group(state)
-
-
-@pytest.fixture(scope="module", params=tiny_models.FAMILIES)
+@pytest.fixture(
+    scope="module",
+    params=[f if f in _QUICK else pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES],
+)
 def served(
     request: pytest.FixtureRequest,
-    servers: dict[str, server.ServerState],
     model_of: Callable[[str], Path],
+    start_server: Callable[..., server.ServerState],
 ) -> Iterator[Served]:
-    state = servers[request.param]
+    model = model_of(request.param)
+    if request.param == "llama":
+        state = request.getfixturevalue("llama_server")
+    else:
+        state = start_server(model, chunked_prefill_size=CHUNK)
     with server.client_of(state) as client:
-        yield Served(model_of(request.param), client, DumpDir(state.dump_dir))
-
-
-def assert_is_reference(model: Path, sample: Sample, dump: Dump) -> None:
-    """Each captured state is nearest, by far, to the reference state it claims to be."""
-    references = reference_states(model, sample.input_ids)
-    states = torch.from_numpy(dump.hidden_states.copy()).view(torch.bfloat16)
-    for number, boundary in enumerate((*BOUNDARIES, tiny_models.NUM_LAYERS)):
-        errors = relative_errors(states[:, number], references)
-        own = errors.pop(boundary)
-        assert own < 0.03, f"boundary {boundary}: {own:.4f}"
-        assert min(errors) > 5 * own, f"boundary {boundary}: {own:.4f}, another {min(errors):.4f}"
+        yield Served(model, client, DumpDir(state.dump_dir))
+    if request.param != "llama":
+        end_server(state)
 
 
 def test_boundaries_read_back_from_the_model_are_those_asked_for(served: Served) -> None:
     plugin = served.dumps.plugin()
     assert plugin is not None
     assert plugin.boundaries == BOUNDARIES
-    assert (plugin.num_layers, plugin.hidden_size) == (tiny_models.NUM_LAYERS, 64)
+    assert (plugin.num_layers, plugin.hidden_size) == (NUM_LAYERS, 64)
 
 
 def test_states_of_a_row_alone_are_the_reference(served: Served) -> None:

@@ -13,13 +13,13 @@ import torch
 from make import models as tiny_models
 from make.reference import reference_states, relative_errors
 from make.rows import random_sample, write_rows
+from real.servers import end_server
 from safetensors.torch import load_file, save_file
 
 from hslib import extract
 from hslib.errors import ServerError, StoreError
 from hslib.parameters import ExtractionParameters, ServerParameters
 from hslib.server import launch as server
-from hslib.server import processes
 from hslib.server.dumps import DumpDir
 from hslib.server.endpoints import open_endpoints
 from hslib.server.plugin_info import PluginInfo
@@ -114,7 +114,7 @@ def test_a_missing_tensor_that_is_accepted_is_recorded_and_a_tied_head_is_none(
     assert plugin.weights_checked
     facts = server.check_server(state).facts()
     assert name in facts["LACKS, by SGLANG_HS_DUMP_ACCEPT_MISSING"]
-    processes.stop_group(state)
+    end_server(state)
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ class Served:
 
     def stop(self) -> None:
         if self.state is not None:
-            processes.stop_group(self.state)
+            end_server(self.state)
 
     def parameters(self, model: Path, **values: object) -> ExtractionParameters:
         assert self.state is not None

@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,14 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from job.test_faults import FakeServer, states_of
+from fakes.server import FakeServer, states_of
+from make import jobs
 from make.dumps import BOUNDARIES
+from make.jobs import run
 from make.reference import reference_states, relative_errors
 from make.rows import random_sample, write_rows
+from real.served import assert_demo_is_reference
+from real.servers import end_server
 
-from hslib import demo, extract
+from hslib import demo
 from hslib.parameters import ExtractionParameters, ServerParameters
-from hslib.server import command_line, preflight, processes
+from hslib.server import command_line, preflight
 from hslib.server import launch as server
 from hslib.server.client import ServerClient
 from hslib.server.dumps import DumpDir
@@ -30,11 +33,6 @@ from hslib.store import Store
 pytestmark = pytest.mark.slow
 
 
-def run(parameters: ExtractionParameters) -> extract.Result:
-    fleet = open_endpoints(parameters)
-    return extract.run(extract.prepare(parameters, fleet), fleet)
-
-
 # --- the demo -----------------------------------------------------------------------------
 
 
@@ -42,7 +40,7 @@ def run(parameters: ExtractionParameters) -> extract.Result:
 def demo_server(start_server: Callable[..., server.ServerState]) -> Iterator[server.ServerState]:
     state = start_server(demo.model_path(), layers="auto")
     yield state
-    processes.stop_group(state)
+    end_server(state)
 
 
 def test_the_demo_job_and_its_resumes(
@@ -81,22 +79,6 @@ def test_the_demo_job_and_its_resumes(
     assert (third.totals.ok, third.totals.already_done) == (2, 254)
     assert Store(wanted.store_path).verify(deep=True).clean
     assert_demo_is_reference(Store(wanted.store_path))
-
-
-def assert_demo_is_reference(store: Store) -> None:
-    """By the median token: a mixture of experts decides single routing ties the other way."""
-    boundaries = store.manifest.boundaries
-    for index in (0, 17, 100, 255):
-        stored = store[index]
-        references = reference_states(demo.model_path(), stored.input_ids.numpy())
-        for number, boundary in enumerate((*boundaries, store.manifest.num_layers)):
-            found = stored.hidden_states[:, number].float()
-            errors = [
-                float(((found - r).norm(dim=-1) / r.norm(dim=-1)).median()) for r in references
-            ]
-            own = errors.pop(boundary)
-            assert own < 0.03
-            assert min(errors) > 5 * own
 
 
 # --- a server that somebody else starts -----------------------------------------------------
@@ -160,33 +142,17 @@ def test_two_replicas_share_a_dump_directory_and_every_row_is_right(
         log = Path(state.log).read_text()
         assert all(log.count(f"DP{rank}") > 3 for rank in range(2)), "both replicas must work"
     finally:
-        processes.stop_group(state)
+        end_server(state)
 
 
 # --- kill -9 ------------------------------------------------------------------------------
-
-JOB = """
-import sys
-from hslib import extract
-from hslib.parameters import ExtractionParameters, ServerParameters
-from hslib.server.endpoints import open_endpoints
-parameters = ExtractionParameters.model_validate_json(sys.argv[1])
-fleet = open_endpoints(parameters)
-job = extract.prepare(parameters, fleet)
-print("ready", flush=True)
-extract.run(job, fleet)
-"""
 
 
 def kill_jobs(wanted: ExtractionParameters, num_samples: int, kills: int) -> None:
     """SIGKILL real jobs at random instants; the store must be sound after each, and grow."""
     rng, committed = random.Random(4), {}
     for _ in range(kills):
-        job = subprocess.Popen(
-            [sys.executable, "-c", JOB, wanted.model_dump_json()],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
+        job = jobs.start(wanted, stdout=subprocess.PIPE)
         assert job.stdout is not None
         assert job.stdout.readline() == b"ready\n"
         time.sleep(rng.uniform(0.0, 0.3))
@@ -276,6 +242,7 @@ def test_kills_among_many_requests_in_flight_lose_and_repeat_nothing(
         assert torch.equal(stored.hidden_states, states_of(stored.input_ids.numpy()))
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_finishes_what_is_in_flight_and_leaves_a_store_to_resume(
     llama_server: server.ServerState, model_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -290,17 +257,7 @@ def test_an_interrupt_finishes_what_is_in_flight_and_leaves_a_store_to_resume(
             "dataset_path": str(write_rows(tmp_path / "rows.jsonl", samples)),
         }
     )
-    job = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            JOB + "print('ended in order', flush=True)",
-            wanted.model_dump_json(),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
+    job = jobs.start(wanted, stdout=subprocess.PIPE)
     assert job.stdout is not None
     assert job.stdout.readline() == b"ready\n"
     time.sleep(1.5)

@@ -14,76 +14,21 @@ from pathlib import Path
 
 import psutil
 import pytest
-from make.dumps import BOUNDARIES
-from make.reference import reference_states, relative_errors
-from make.rows import random_sample, write_rows
-from real.test_jobs import JOB
+from make.waits import wait_until
+from real.running import NOTEBOOK, journal_lines, parameters_for, start_job, stored
+from real.served import assert_is_the_models
+from real.servers import end_server
 
 from hslib import extract
 from hslib.job.progress import read_progress
 from hslib.job.watch import STALE_S
-from hslib.parameters import ExtractionParameters, ServerParameters
+from hslib.parameters import ServerParameters
 from hslib.server import launch as server
 from hslib.server import processes
 from hslib.server.endpoints import open_endpoints
 from hslib.store import Store
 
 pytestmark = pytest.mark.slow
-
-NOTEBOOK = Path(__file__).parents[1] / "notebooks/03_extraction.ipynb"
-
-
-def parameters_for(
-    state: server.ServerState, model: Path, folder: Path, rows: int, **values: object
-) -> ExtractionParameters:
-    samples = [random_sample(i, 5 + i % 60, seed=71) for i in range(rows)]
-    return ExtractionParameters.from_values(
-        {
-            "run_dir": str(folder / "run"),
-            "server_url": state.url,
-            "dump_dir": state.dump_dir,
-            "model_path": str(model),
-            "layers": "1,3,5",
-            "dataset_path": str(write_rows(folder / "rows.jsonl", samples)),
-            "concurrency": 4,
-            "samples_per_request": 1,
-            **values,
-        }
-    )
-
-
-def start_job(wanted: ExtractionParameters) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [sys.executable, "-c", JOB, wanted.model_dump_json()],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-
-
-def wait_until(what: str, is_so: Callable[[], bool], timeout_s: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
-        time.sleep(0.05)
-
-
-def stored(run_path: Path) -> int:
-    """Rows that the running job says it has stored."""
-    state = read_progress(run_path)
-    return state.ok if state else 0
-
-
-def assert_is_the_models(wanted: ExtractionParameters, every: int) -> None:
-    """The whole store by its checksums, and some samples against transformers."""
-    store = Store(wanted.store_path)
-    assert store.verify(deep=True).clean
-    for index in list(store.entries)[::every]:
-        sample = store[index]
-        references = reference_states(Path(wanted.model_path), sample.input_ids.numpy())
-        for boundary in BOUNDARIES:
-            errors = relative_errors(sample.layer(boundary), references)
-            assert errors[boundary] < 0.03
-            assert min(errors[:boundary] + errors[boundary + 1 :]) > 5 * errors[boundary]
 
 
 # --- the server dies ----------------------------------------------------------------------
@@ -93,7 +38,7 @@ def assert_is_the_models(wanted: ExtractionParameters, every: int) -> None:
 def mortal(model_of: Callable[[str], Path], tmp_path: Path) -> Iterator["Mortal"]:
     found = Mortal(model_of("llama"), tmp_path)
     yield found
-    processes.stop_group(found.state)
+    end_server(found.state)
 
 
 class Mortal:
@@ -206,11 +151,6 @@ def test_a_papermill_job_tells_the_truth_while_it_runs_and_when_its_kernel_is_ki
     metrics = json.loads((run / "metrics.json").read_text())
     assert (metrics["already_done"], metrics["ok"]) == (done, 3000 - done)
     assert_is_the_models(wanted, every=299)
-
-
-def journal_lines(wanted: ExtractionParameters) -> int:
-    path = wanted.store_path / "journal.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def rows_in_log(run: Path) -> int:

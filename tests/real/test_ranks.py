@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 import torch
 from make.dumps import BOUNDARIES
+from make.jobs import run
 from make.reference import CHUNK
 from make.rows import random_sample
-from real.test_capture import EXPECTED, Served, assert_is_reference
-from real.test_jobs import assert_demo_is_reference, run
-from real.test_processes import (
-    NOTEBOOK,
+from make.waits import wait_until
+from real.running import NOTEBOOK, journal_lines, parameters_for, start_job, stored
+from real.served import (
+    EXPECTED,
+    Served,
+    assert_demo_is_reference,
+    assert_is_reference,
     assert_is_the_models,
-    journal_lines,
-    parameters_for,
-    start_job,
-    stored,
-    wait_until,
 )
+from real.servers import end_server
 
 from hslib.errors import DumpError, ServerError
 from hslib.job.progress import read_progress
@@ -97,7 +97,7 @@ def test_a_rank_that_captured_its_own_part_of_a_sum_would_be_noticed(
     with server.client_of(state) as client:
         served = Served(model_of("qwen3"), client, DumpDir(state.dump_dir))
         (dump,) = served.dump([sample])
-    processes.stop_group(state)
+    end_server(state)
     with pytest.raises(AssertionError, match="boundary 1"):
         assert_is_reference(served.model, sample, dump)
 
@@ -174,9 +174,9 @@ def test_two_replicas_of_two_ranks_each_write_what_is_theirs(
     assert len(schedulers) == 4
     wanted = parameters_for(state, model_of("llama"), tmp_path, 40)
     assert run(wanted).is_whole
-    processes.stop_group(state)
-    assert_is_the_models(wanted, every=5)
     names = {path.name for path in Path(state.dump_dir).iterdir() if "plugin" in path.name}
+    end_server(state)
+    assert_is_the_models(wanted, every=5)
     assert names == {"plugin.json", "plugin.dp1.json"}
     log = Path(state.log).read_text()
     assert all(log.count(f"DP{rank} TP0] Prefill batch") > 3 for rank in range(2))
@@ -218,11 +218,11 @@ def ranks(
         for samples in REQUESTS.values():
             for sample, dump in zip(samples, served.dump(samples), strict=True):
                 of_one[sample.index] = states_of(dump)
-    processes.stop_group(alone)
+    end_server(alone)
     state = start_server(model, chunked_prefill_size=CHUNK, cold=True, tp_size=2)
     with server.client_of(state) as client:
         yield Ranks(Served(model, client, DumpDir(state.dump_dir)), state, of_one)
-    processes.stop_group(state)
+    end_server(state)
 
 
 @pytest.mark.parametrize("how", REQUESTS)

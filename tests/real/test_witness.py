@@ -9,13 +9,13 @@ import pytest
 from make import models as tiny_models
 from make.reference import CHUNK
 from make.rows import random_sample, write_rows
+from real.servers import end_server
 
 from hslib import extract
 from hslib.dataset import Sample
 from hslib.errors import DumpError, ServerError
 from hslib.parameters import ExtractionParameters
 from hslib.server import launch as server
-from hslib.server import processes
 from hslib.server.dumps import DumpDir, request_id
 from hslib.server.endpoints import open_endpoints
 from hslib.server.plugin_info import Expected
@@ -85,7 +85,7 @@ def planted(
 ) -> Iterator[Planted]:
     server_and_fault = start_planted(model_of("gemma3"), chunked_prefill_size=CHUNK)
     yield server_and_fault
-    processes.stop_group(server_and_fault.state)
+    end_server(server_and_fault.state)
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "one wrong token"])
@@ -148,6 +148,7 @@ def test_a_job_records_such_rows_as_failed_and_does_them_later(
         assert all(0 < layer["witness"] < 0.01 for layer in entry.layers)
 
 
+@pytest.mark.slow
 def test_gemma_3_by_sglangs_own_aux_capture_is_refused_with_the_error_that_it_measured(
     model_of: Callable[[str], Path],
     start_server: Callable[..., server.ServerState],
@@ -221,7 +222,7 @@ def test_a_family_without_input_norms_is_refused_or_stored_as_unwitnessed(
     assert "final" not in (store.manifest.unwitnessed or {})
     first = next(iter(store.entries.values()))
     assert [layer["witness"] is None for layer in first.layers] == [True, True, True, False]
-    processes.stop_group(state)
+    end_server(state)
 
 
 @pytest.mark.slow
@@ -252,4 +253,4 @@ def test_many_layers_the_last_one_and_no_final_state(
         own = errors.pop(boundary)
         assert own < 0.03
         assert min(errors) > 2 * own
-    processes.stop_group(state)
+    end_server(state)

@@ -18,6 +18,7 @@ import httpx
 import psutil
 import pytest
 from make.rows import random_sample
+from real.servers import end_server
 from real.warm import WarmServers
 
 from hslib.errors import DumpError, ParameterError, RequestError, ServerError
@@ -144,7 +145,7 @@ def test_ranks_are_set_by_parameters_not_by_extra_args(parameters: Any) -> None:
 
 
 def test_more_ranks_than_gpus_are_a_problem_and_on_a_cpu_none(parameters: Any) -> None:
-    wanted, problems = parameters(tp_size=2, dp_size=2), []
+    wanted, problems = parameters(tp_size=2, dp_size=2), preflight.Problems()
     for devices in (0, 4, 2):
         interpreter = preflight.Interpreter("python", "0.5.23", "1.0.0", True, devices)
         assert problems == []
@@ -317,8 +318,8 @@ def starts(
                 server.wait_ready(state, 300)
             yield Starts((broken, futures[0]), (incapable, futures[1]), cached, plain)
         finally:
-            processes.stop_group(cached)
-            processes.stop_group(plain)
+            end_server(cached)
+            end_server(plain)
 
 
 def cut_weights(model: Path, folder: Path) -> Path:

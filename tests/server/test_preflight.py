@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real.servers import end_server
 
 from hslib.errors import ServerError
 from hslib.parameters import ServerParameters
-from hslib.server import command_line, preflight, processes
+from hslib.server import command_line, preflight
 from hslib.server import launch as server
 from hslib.server.remote_code import TRUST_FLAG, Answer, ask_sglang, remote_files
 
@@ -137,7 +138,7 @@ def test_a_server_starts_without_the_tokenizer_that_is_code(
     assert plan.skip_tokenizer
     state = start_server(own_tokenizer)
     assert state.model_path == str(own_tokenizer)
-    processes.stop_group(state)
+    end_server(state)
     assert not (tmp_path / "ran").exists()
     # control: SGLang given the tokenizer dies of it
     failing = server.launch(dataclasses.replace(plan, skip_tokenizer=False))
@@ -145,7 +146,7 @@ def test_a_server_starts_without_the_tokenizer_that_is_code(
         with pytest.raises(ServerError, match="contains custom code which must be executed"):
             server.wait_ready(failing, 400)
     finally:
-        processes.stop_group(failing)
+        end_server(failing)
 
 
 def test_a_trusted_tokenizer_is_left_to_the_server(own_tokenizer: Path, tmp_path: Path) -> None:
@@ -168,6 +169,7 @@ def test_a_model_type_that_is_code_in_the_folder_is_refused_with_the_flag(
     preflight.require(parameters_of(folder, tmp_path, extra_args=[TRUST_FLAG]))
 
 
+@pytest.mark.slow
 def test_code_that_sglang_does_not_need_asks_for_no_flag(folder: Path) -> None:
     """As DeepSeek-V3's: its config names code, and SGLang has a class of its own."""
     config = json.loads((folder / "config.json").read_text())

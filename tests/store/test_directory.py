@@ -1,0 +1,65 @@
+"""A store in a directory: what :mod:`test_contract` can't say of every place."""
+
+from pathlib import Path
+
+import pytest
+from make.dumps import EXPECTED, write_dump
+from make.rows import random_sample
+from make.stores import manifest, store_samples
+
+from hslib.server.dumps import DumpDir
+from hslib.server.validate import validate
+from hslib.store import Store, StoreWriter
+
+
+def test_a_header_that_was_padded_otherwise_is_the_same_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("hslib.files.safetensor.LARGE", 0)  # every file's tensors begin at a page
+        store_samples(tmp_path / "store", tmp_path / "dumps", [random_sample(0, 5)])
+    store = Store(tmp_path / "store")
+    assert store.entries[0].size_bytes > 4096
+    assert store.verify(deep=True).clean
+    path = store.path / store.entries[0].file
+    data = bytearray(path.read_bytes())
+    data[4000] ^= 1  # in the padding
+    path.write_bytes(data)
+    assert [fault.check for fault in store.verify(deep=True).faults] == ["readable"]
+
+
+def test_a_read_only_store_is_an_error_and_nothing_is_committed(tmp_path: Path) -> None:
+    sample = random_sample(0, 3)
+    dumps = DumpDir(tmp_path / "dumps")
+    write_dump(dumps.root, "d", sample)
+    with StoreWriter(tmp_path / "store", manifest()) as writer:
+        (tmp_path / "store/samples").write_text("a file where a directory must be")
+        dump = dumps.load("d")
+        with pytest.raises(OSError, match="samples"):
+            writer.put(sample, dump, validate(dump, sample, EXPECTED), 1, 0.0)
+    assert len(Store(tmp_path / "store")) == 0
+
+
+def test_a_file_that_cannot_be_opened_is_not_taken_for_bad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many open files says nothing of a sample: no fault, no quarantine."""
+    store_samples(tmp_path / "store", tmp_path / "dumps", [random_sample(0, 3)])
+
+    def too_many(_path: Path) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("hslib.store.directory.open_tensors", too_many)
+    with pytest.raises(OSError, match="Too many open files"):
+        Store(tmp_path / "store").verify(deep=True)
+
+
+def test_what_a_killed_writer_left_half_written_is_swept(tmp_path: Path) -> None:
+    store_samples(tmp_path / "store", tmp_path / "dumps", [random_sample(0, 3)])
+    leftover = tmp_path / "store/samples/00000/.00000007.safetensors.0-of-1.tmp"
+    leftover.write_bytes(b"x")
+    other_shards = leftover.with_name(".00000008.safetensors.1-of-2.tmp")
+    other_shards.write_bytes(b"x")
+    StoreWriter(tmp_path / "store", manifest()).close()
+    assert not leftover.exists()
+    assert other_shards.exists(), "another shard's writer may be at it"

@@ -1,0 +1,138 @@
+"""What lies on disk, byte for byte: today's dump and store, and what an older version wrote.
+
+``golden/`` holds the bytes. Whoever changes a format on purpose gives it a new name in its
+``format`` field, and keeps reading the old one.
+"""
+
+import itertools
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hslib.export.trainers import NAMES
+from make.dumps import BOUNDARIES, put_dump
+from make.stores import manifest, put
+
+from hslib import demo
+from hslib.dataset import Sample
+from hslib.export.export import export_store, read_rows
+from hslib.server.dumps import DumpDir
+from hslib.server.plugin_info import Expected
+from hslib.server.validate import validate
+from hslib.store import Entry, Store, StoreWriter
+
+GOLDEN = Path(__file__).parent / "golden"
+OLDER = GOLDEN / "older"
+EXPECTED = Expected(BOUNDARIES, hidden_size=8)
+SAMPLE = Sample(
+    3, "row-\u00e9", np.array([5, 511, 3], np.int32), np.array([0, 1, 1], np.uint8)
+)  # its name is not ASCII
+FACTS = {"hidden_size": 8, "server": {"tp_size": 1, "dtype": "auto"}}
+
+
+def states() -> torch.Tensor:
+    """Exact in bf16: bf16 [3, 4, 8]"""
+    return ((torch.arange(3 * 4 * 8) - 50) / 8).view(3, 4, 8).to(torch.bfloat16)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """All but the locks of writers that are gone."""
+    found = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(found)}
+
+
+def write_dump(root: Path) -> None:
+    put_dump(root, "dump", SAMPLE.input_ids, states())
+
+
+def write_store(path: Path, dumps: Path) -> None:
+    with StoreWriter(path, manifest(**FACTS)) as writer:
+        put(writer, SAMPLE, DumpDir(dumps).load("dump"), EXPECTED)
+        writer.record(Entry(index=4, id="row-4", status="failed", reason="no answer", attempts=3))
+
+
+@pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times and entry ids as in the golden files."""
+    numbers = itertools.count(1)
+    monkeypatch.setattr("hslib.store.writer.time.time", lambda: 1.75e9)
+    monkeypatch.setattr(
+        "hslib.store.journal.uuid.uuid4", lambda: SimpleNamespace(hex=f"{next(numbers):032x}"[::-1])
+    )
+
+
+def test_a_dump_has_these_bytes(tmp_path: Path) -> None:
+    write_dump(tmp_path)
+    assert files_of(tmp_path / "dump") == files_of(GOLDEN / "dump")
+
+
+@pytest.mark.usefixtures("still")
+def test_a_sample_file_its_journal_line_and_the_manifest_have_these_bytes(tmp_path: Path) -> None:
+    write_store(tmp_path / "store", GOLDEN)
+    assert files_of(tmp_path / "store") == files_of(GOLDEN / "store")
+
+
+def test_these_bytes_are_read_as_what_was_written() -> None:
+    dump = DumpDir(GOLDEN).load("dump")
+    validate(dump, SAMPLE, EXPECTED)
+    store = Store(GOLDEN / "store")
+    assert store.verify(deep=True).clean
+    assert store.manifest == manifest(**FACTS)
+    (stored,) = store
+    for found in (torch.from_numpy(np.array(dump.hidden_states)), stored.hidden_states):
+        assert torch.equal(found.view(torch.bfloat16), states())
+    assert stored.input_ids.tolist() == SAMPLE.input_ids.tolist()
+    assert stored.loss_mask.tolist() == SAMPLE.loss_mask.tolist()
+    assert (stored.entry.id, stored.entry.finished_at) == (SAMPLE.id, 1.75e9)
+    assert store.journal_state.failed[4].reason == "no answer"
+
+
+# --- written before states were witnessed -------------------------------------------------
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Path:
+    shutil.copytree(OLDER, tmp_path / "older")
+    return tmp_path / "older"
+
+
+def test_an_older_store_opens_and_verifies() -> None:
+    store = Store(OLDER / "store")
+    assert {index: entry.num_tokens for index, entry in store.entries.items()} == {0: 5, 1: 6, 2: 4}
+    assert store.entries[1].attempts == 2, "its first line was revoked"
+    assert store.journal_state.failed[3].reason == "no answer"
+    assert store.journal_state.rejected[4].reason == "empty: no ids"
+    assert store.verify(deep=True).clean
+    assert [sample.final.shape for sample in store] == [(5, 96), (6, 96), (4, 96)]
+    assert set(store.witness().values()) == {None}
+
+
+def test_an_older_store_is_resumed_by_todays_writer(older: Path, tmp_path: Path) -> None:
+    before = Store(older / "store")
+    facts = before.manifest.model_copy(update={"weights": {"lm_head": "digest"}})
+    sample = Sample(3, "row-3", SAMPLE.input_ids, SAMPLE.loss_mask)
+    wide = states().repeat(1, 1, 12)
+    put_dump(tmp_path / "dumps", "d", sample.input_ids, wide, before.manifest.boundaries)
+    expected = Expected(before.manifest.boundaries, 96)
+    with StoreWriter(older / "store", facts) as writer:
+        put(writer, sample, DumpDir(tmp_path / "dumps").load("d"), expected)
+    after = Store(older / "store")
+    assert list(after.entries) == [0, 1, 2, 3]
+    assert after.journal_state.failed == {}
+    assert after.verify(deep=True).clean
+    assert after.manifest == before.manifest, "nothing is claimed of rows that were stored before"
+
+
+@pytest.mark.parametrize("trainer", NAMES)
+def test_an_older_export_is_resumed_and_is_made_of_the_bytes_that_are_made_today(
+    older: Path, tmp_path: Path, trainer: str
+) -> None:
+    out, store = older / f"export-{trainer}", Store(older / "store")
+    report = export_store(store, out, NAMES[trainer](), demo.model_path())
+    assert (report.rows, report.made) == (3, 0)
+    export_store(store, tmp_path / "anew", NAMES[trainer](), demo.model_path())
+    for row in read_rows(out).values():
+        assert (out / row.file).read_bytes() == (tmp_path / "anew" / row.file).read_bytes()
