@@ -325,7 +325,7 @@ def report(
 
     Exit code 1: a notebook had failed or did not run to its end.
     """
-    from hslib.notebook.report.page import write_reports
+    from hslib.notebook.report import write_reports
 
     reports = write_reports(path)
     for written in reports:
@@ -345,15 +345,11 @@ def export(
     ] = "",
     draft_vocab_size: Annotated[int, typer.Option(help="0 = the model's whole vocabulary")] = 0,
     workers: Annotated[int, typer.Option(help="threads; 0 = a few")] = 0,
-    link_from: Annotated[
-        Path | None, typer.Option(help="an earlier export, to link equal files")
-    ] = None,
 ) -> int:
     """Write a store as a trainer reads it; resumable."""
     import tqdm
 
-    from hslib.export import trainers
-    from hslib.export.export import export_store
+    from hslib.export import TRAINERS, export_store
     from hslib.model import local_folder
     from hslib.store import Store
 
@@ -362,11 +358,10 @@ def export(
         written = export_store(
             found,
             out,
-            trainers.NAMES[to](),
+            TRAINERS[to](),
             local_folder(model or found.manifest.model_path),
             draft_vocab_size=draft_vocab_size,
             workers=workers,
-            link_from=link_from,
             on_row=lambda _size_bytes: bar.update(),
         )
     for name, value in written.facts().items():

@@ -36,7 +36,7 @@ def run(
     """Extract what the plan says is to do; resumable at any point.
 
     Args:
-        show: told of the progress twice a second; None = a bar fit for where this runs.
+        show: called with the progress twice a second; None = a bar in the terminal.
 
     Raises:
         HslibError, OSError: what stopped the job; everything committed before stays.

@@ -12,13 +12,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from hslib.export.trainers import NAMES
 from make.dumps import BOUNDARIES, put_dump
 from make.stores import manifest, put
 
 from hslib import demo
 from hslib.dataset import Sample
 from hslib.export.export import export_store, read_rows
-from hslib.export.trainers import NAMES
 from hslib.server.dumps import DumpDir
 from hslib.server.plugin_info import Expected
 from hslib.server.validate import validate

@@ -11,7 +11,6 @@ import pytest
 from hslib.errors import ParameterError
 from hslib.model import parse_layers, read_model
 from hslib.model.layers import auto_boundaries
-from hslib.notebook.parameters import assigned_names, read_parameters
 from hslib.parameters import (
     DiagnosisParameters,
     ExportParameters,
@@ -62,37 +61,6 @@ def test_each_run_has_a_dump_directory_of_its_own() -> None:
     assert ServerParameters(run_dir="a").dump_path == first
 
 
-def cells_of(*sources: str, **values: Any) -> dict[str, Any]:
-    return {"In": ["", *sources], **values}
-
-
-OWN = '# parameters of this run\nrun_dir: str = "r"\nlimit: int = 0'
-
-
-def test_parameters_are_the_names_of_the_cells_and_not_of_the_whole_kernel() -> None:
-    namespace = cells_of(OWN, run_dir="r", limit=0, unrelated="x")
-    assert read_parameters(ExtractionParameters, namespace).run_dir == "r"
-
-
-def test_a_parameter_that_papermill_injected_wins_and_is_checked() -> None:
-    injected = "# Parameters\nlimit = 5\n"
-    found = read_parameters(ExtractionParameters, cells_of(OWN, injected, run_dir="r", limit=5))
-    assert found.limit == 5
-    mistyped = cells_of(OWN, "# Parameters\nlimt = 5\n", run_dir="r", limit=0, limt=5)
-    with pytest.raises(ParameterError, match="did you mean 'limit'"):
-        read_parameters(ExtractionParameters, mistyped)
-
-
-def test_a_corrected_cell_replaces_the_mistyped_one() -> None:
-    history = cells_of(OWN.replace("limit", "limt"), OWN, run_dir="r", limit=0, limt=0)
-    assert read_parameters(ExtractionParameters, history).limit == 0
-
-
-def test_a_kernel_without_a_parameters_cell_says_so() -> None:
-    with pytest.raises(ParameterError, match="from the top"):
-        read_parameters(ExtractionParameters, cells_of("x = 1"))
-
-
 @pytest.mark.parametrize(
     ("notebook", "model"),
     [
@@ -113,7 +81,7 @@ def test_a_notebooks_parameters_cell_and_its_model_have_the_same_names_and_defau
     values: dict[str, Any] = {}
     exec(compile(ast.parse(cell.source), notebook, "exec"), values)
     defaults = model().model_dump()
-    shown = assigned_names(cell.source)
+    shown = set(values) - {"__builtins__", "__annotations__"}
     assert {name: values[name] for name in shown} == {name: defaults[name] for name in shown}
     assert set(defaults) - shown <= {"for_job"}
 

@@ -1,4 +1,4 @@
-"""The causes that can be told apart, in words, each with its cure. Data, no logic."""
+"""All causes that a diagnosis can name, in words, each with its cure. Data, no logic."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -31,9 +31,9 @@ _RETOKENIZE = (
 
 _SYNCHRONISATION: tuple[tuple[str, str, str], ...] = (
     ("shift", "the stream of dumps is shifted: they hold other samples' states", _RESYNC),
-    ("foreign", "somebody else's short forward (warm-up, health check) was taken for a sample's",
+    ("foreign", "another client's short forward (warm-up, health check) was taken for a sample's",
      "delete these samples and extract them again; keep other clients off the server"),
-    ("data_parallel", "several replicas count their dumps each for itself", _RESYNC),
+    ("data_parallel", "several replicas number their dumps, each by its own counter", _RESYNC),
     ("every_dump_twice", "each dump appears several times: more than one rank writes",
      "let one rank write (the kit's plugin does), delete these samples and extract them again"),
     ("permutation", "they hold the dataset's rows in another order", _RESYNC),

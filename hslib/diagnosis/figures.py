@@ -4,21 +4,31 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hslib.drawing import (
+    AMBER,
+    BLUE,
+    GREEN,
+    GREY,
+    MARKERS,
+    ORANGE,
+    PINK,
+    SKY,
+    legend_beside,
+    new_figure,
+)
+
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-# Okabe-Ito, told apart by all common kinds of colour vision; each cause a marker of its own too
-_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_MARKERS = ("o", "s", "^", "D", "v", "P")
-_AGREES = "#999999"
+_COLOURS = (ORANGE, BLUE, GREEN, PINK, AMBER, SKY)
 
 
-def got_against_expected(numbers: "pandas.DataFrame", title: str) -> "Figure":
-    """Tokens got over tokens expected, a point a sample, with the diagonal of agreement."""
-    figure, axes = _axes(title, (7.5, 4.6))
+def plot_got(numbers: "pandas.DataFrame", title: str) -> "Figure":
+    """Tokens got over tokens expected, a point per sample, with the diagonal of agreement."""
+    figure, axes = new_figure(title, 4.6)
     known = numbers.dropna(subset=["expected", "got"])
     highest = max(2, int(known[["expected", "got"]].max().max())) if len(known) else 2
     axes.plot([1, highest], [1, highest], color="black", linewidth=1, linestyle="--", zorder=1)
@@ -41,14 +51,15 @@ def got_against_expected(numbers: "pandas.DataFrame", title: str) -> "Figure":
     axes.set(xscale="log", yscale="log")
     axes.set_xlabel("tokens expected (log scale)")
     axes.set_ylabel("tokens got (log scale)")
-    _plain_ticks(axes)
-    _legend(axes)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:,.0f}")
+    legend_beside(axes)
     return figure
 
 
-def lag_over_samples(numbers: "pandas.DataFrame", title: str) -> "Figure":
-    """By how many samples the stream of dumps lags, sample by sample."""
-    figure, axes = _axes(title, (7.5, 3.2))
+def plot_lags(numbers: "pandas.DataFrame", title: str) -> "Figure":
+    """The lag of the stream of dumps at each sample, in samples."""
+    figure, axes = new_figure(title, 3.2)
     known = numbers.dropna(subset=["lag"])
     axes.set_xlabel("sample (index in the dataset)")
     axes.set_ylabel("lag (samples)")
@@ -59,21 +70,21 @@ def lag_over_samples(numbers: "pandas.DataFrame", title: str) -> "Figure":
         return figure
     axes.axhline(0, color="black", linewidth=1, linestyle="--")
     x, y = known["sample"].to_numpy(), known["lag"].to_numpy(dtype=float)
-    axes.step(x, y, where="mid", color=_COLOURS[1], linewidth=1.2)
+    axes.step(x, y, where="mid", color=BLUE, linewidth=1.2)
     if len(known) <= 200:
-        axes.scatter(x, y, color=_COLOURS[1], s=22, label="aligned", zorder=3)
+        axes.scatter(x, y, color=BLUE, s=22, label="aligned", zorder=3)
     foreign = known[known["cause"] == "foreign"]
     if len(foreign):
-        axes.scatter(foreign["sample"], foreign["lag"].astype(float), color=_COLOURS[0], s=70,
+        axes.scatter(foreign["sample"], foreign["lag"].astype(float), color=ORANGE, s=70,
                      marker="X", label=f"foreign dump ({len(foreign)})", zorder=4)  # fmt: skip
     _whole_ticks(axes, y, x)
-    _legend(axes)
+    legend_beside(axes)
     return figure
 
 
-def difference_histogram(numbers: "pandas.DataFrame", title: str) -> "Figure":
+def plot_differences(numbers: "pandas.DataFrame", title: str) -> "Figure":
     """Samples by tokens got minus tokens expected, of those that differ."""
-    figure, axes = _axes(title, (7.5, 3.2))
+    figure, axes = new_figure(title, 3.2)
     differing = numbers.dropna(subset=["difference"])
     differing = differing[differing["difference"] != 0]
     axes.set_xlabel("tokens got minus tokens expected")
@@ -99,29 +110,19 @@ def difference_histogram(numbers: "pandas.DataFrame", title: str) -> "Figure":
     axes.axvline(0, color="black", linewidth=1, linestyle="--")
     axes.yaxis.set_major_locator(_whole_numbers())
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    _legend(axes)
+    legend_beside(axes)
     return figure
 
 
-def _axes(title: str, size: tuple[float, float]) -> "tuple[Figure, Axes]":
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots()
-    axes.set_title(title)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
 def _styles(numbers: "pandas.DataFrame") -> list[tuple[str, str, str]]:
-    """(cause, colour, marker), greatest cause first; what agrees is grey and comes first."""
+    """(cause, colour, marker), the greatest cause first; "agrees" is grey and drawn first."""
     counts = numbers["cause"].value_counts()
     codes = [code for code in counts.index if code != "agrees"]
     styles = [
-        (code, _COLOURS[at % len(_COLOURS)], _MARKERS[at % len(_MARKERS)])
+        (code, _COLOURS[at % len(_COLOURS)], MARKERS[at % len(MARKERS)])
         for at, code in enumerate(codes)
     ]
-    return [("agrees", _AGREES, "."), *styles] if "agrees" in counts else styles
+    return [("agrees", GREY, "."), *styles] if "agrees" in counts else styles
 
 
 def _size(count: int) -> float:
@@ -133,11 +134,6 @@ def _edges(values: np.ndarray) -> np.ndarray:
     if high - low <= 60:
         return np.arange(low - 0.5, high + 1.5)
     return np.linspace(low, high, 41)
-
-
-def _plain_ticks(axes: "Axes") -> None:
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter("{x:,.0f}")
 
 
 def _whole_ticks(axes: "Axes", lags: np.ndarray, samples: np.ndarray) -> None:
@@ -153,8 +149,3 @@ def _whole_numbers() -> "MaxNLocator":
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(nbins="auto", integer=True)
-
-
-def _legend(axes: "Axes") -> None:
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))

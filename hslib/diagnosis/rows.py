@@ -1,4 +1,4 @@
-"""The dataset as a whole, in memory: what every row expects."""
+"""The whole dataset in memory: the ids of every row."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,8 +13,11 @@ from hslib.dataset import Rejection, read_rows
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """``lengths`` int64 [R] tokens, -1 for a row without ids; ``ids`` int32, all rows' in one
-    piece, row ``r`` at ``offsets[r] : offsets[r + 1]``. Memory: 4 bytes a token."""
+    """The ids of all rows; 4 bytes of memory per token.
+
+    ``lengths`` int64 [R] tokens, -1 for a row without ids; ``ids`` int32, row ``r`` at
+    ``offsets[r] : offsets[r + 1]``.
+    """
 
     lengths: np.ndarray
     ids: np.ndarray
@@ -34,7 +37,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class TextRow:
-    """A row with what its ids were made from."""
+    """A row's ids, and the messages or text that they were made from."""
 
     index: int
     ids: tuple[int, ...]

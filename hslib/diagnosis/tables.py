@@ -1,11 +1,10 @@
-"""What was found, as tables (pandas): the numbers behind every figure and the list of causes."""
+"""A diagnosis as tables (pandas): the numbers of its figures, and the list of causes."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hslib.diagnosis.catalogue import CATALOGUE
 from hslib.diagnosis.filing.alignment import UNALIGNED
 from hslib.diagnosis.filing.finding import ranges
 from hslib.diagnosis.filing.verdict import Diagnosis
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def sample_table(diagnosis: Diagnosis) -> "pandas.DataFrame":
-    """A line a sample whose ``got`` is known.
+    """A line per sample whose ``got`` is known.
 
     Columns ``sample, expected, got, difference`` (tokens), ``lag`` (samples), ``holds`` (whose
     states), ``cause`` (``agrees`` where nothing is wrong). Missing numbers are <NA>.
@@ -53,7 +52,7 @@ def _known(values: np.ndarray, where: np.ndarray) -> "pandas.arrays.IntegerArray
 
 
 def cause_table(diagnosis: Diagnosis, shown: int = 3) -> "pandas.DataFrame":
-    """A line a cause: how many samples, which, and the first ``shown`` as examples."""
+    """A line per cause: how many samples, which, and the first ``shown`` as examples."""
     import pandas
 
     numbers = sample_table(diagnosis).set_index("sample")
@@ -79,7 +78,7 @@ def cause_table(diagnosis: Diagnosis, shown: int = 3) -> "pandas.DataFrame":
 
 
 def pair_table(compared: Sequence[Compared]) -> "pandas.DataFrame":
-    """A line a pair of tokenisations: rows, rows with equal ids, and the causes of the rest."""
+    """A line per pair of tokenisations: rows, rows with equal ids, and the causes of the rest."""
     import pandas
 
     lines = [
@@ -94,22 +93,3 @@ def pair_table(compared: Sequence[Compared]) -> "pandas.DataFrame":
         for pair in compared
     ]
     return pandas.DataFrame(lines).set_index("expected")
-
-
-def token_cause_table(compared: Compared, shown: int = 3) -> "pandas.DataFrame":
-    """A line a cause of one pair: how many rows, and the first ``shown`` as examples."""
-    import pandas
-
-    lines = []
-    for code, rows in compared.by_cause.items():
-        reasons = [next(r for r in row.reasons if r.code == code) for row in rows[:shown]]
-        examples = [f"row {c.index}: {r.evidence}" for c, r in zip(rows, reasons, strict=False)]
-        lines.append(
-            {
-                "cause": code,
-                "kind": CATALOGUE[code].kind,
-                "rows": len(rows),
-                "examples": "; ".join(examples),
-            }
-        )
-    return pandas.DataFrame(lines, columns=["cause", "kind", "rows", "examples"]).set_index("cause")

@@ -1,12 +1,12 @@
-"""One row's two tokenisations side by side as HTML, and a widget to walk through the rows."""
+"""One row's two tokenisations side by side (HTML), and a widget to browse the rows."""
 
 import html
 import os
 from collections.abc import Sequence
 from typing import Any
 
-from hslib.diagnosis.tokens.blocks import Side, windows
 from hslib.diagnosis.tokens.causes import Comparison
+from hslib.diagnosis.tokens.differences import Side, windows
 from hslib.diagnosis.tokens.recipes import Compared
 
 _KEPT = 6  # equal tokens shown on each side of a difference
@@ -25,13 +25,15 @@ _STYLE = (
 
 
 def is_explored() -> bool:
-    """Whether a person has this notebook open: Jupyter's server names the session, runners
-    such as papermill and nbconvert do not."""
+    """Whether a person has this notebook open.
+
+    JupyterLab and VS Code name themselves in the environment; papermill and nbconvert do not.
+    """
     return "JPY_SESSION_NAME" in os.environ or "VSCODE_PID" in os.environ
 
 
 def diff_html(comparison: Comparison, names: tuple[str, str]) -> str:
-    """Expected on the left, got on the right; differing tokens coloured, special ones framed."""
+    """Expected left, got right; differing tokens are coloured, special ones framed."""
     a, b = comparison.pair.expected, comparison.pair.got
     rows, a_at, b_at = [], 0, 0
     for window in [*windows(a.ids, b.ids), None]:
@@ -66,7 +68,7 @@ def _caption(comparison: Comparison) -> str:
 def _equal_rows(
     a: Side, b: Side, left: tuple[int, int], right: tuple[int, int], is_last: bool
 ) -> list[str]:
-    """The tokens around differences; what lies between is counted."""
+    """A run of equal tokens: its ends as tokens, its middle as a count."""
     low, high = left
     if low == high:
         return []
@@ -114,7 +116,7 @@ def visible(side: Side, number: int) -> str:
 
 
 def still(compared: Sequence[Compared]) -> str:
-    """The worst row of the first pair that differs, as HTML; a sentence when none does."""
+    """The worst row of the first pair that differs, as HTML; a sentence when all agree."""
     pair = next((pair for pair in compared if pair.differing), None)
     worst = pair.worst() if pair else None
     if pair is None or worst is None:
@@ -123,7 +125,7 @@ def still(compared: Sequence[Compared]) -> str:
 
 
 def explorer(compared: Sequence[Compared]) -> Any:
-    """What to show in a notebook: menus of pair, cause and row, or the still picture."""
+    """Menus of pair, cause and row for a person, a still picture for a headless run."""
     from IPython.display import HTML
 
     if not is_explored():
@@ -172,7 +174,7 @@ class Explorer:
             rows = pair.by_cause.get(code, []) if code else list(pair.differing)
         self.row.options = [(f"row {c.index}", c.index) for c in rows]
         worst = pair.worst(code) if code != "=" else next(iter(rows), None)
-        if worst is not None:  # said outright: a menu that was empty chooses nothing by itself
+        if worst is not None:  # a menu that was empty selects nothing by itself
             self.row.value = worst.index
         self._on_row()
 

@@ -1,9 +1,9 @@
-"""speculators' own EAGLE-3 drafter, trained on an export on the CPU: a minute that shows whether
-data teach. For real drafters run the trainer itself (``train.sh`` in the export).
+"""speculators' own EAGLE-3 drafter, trained on an export on the CPU for about a minute.
 
-Loader, shifting, model and losses are speculators'; here are only the loop and the counting.
-"Acceptance at position k": the share of trained tokens of held-out rows from which the drafter's
-first k proposals are all the model's own first choices (speculators' ``full_acc``).
+It shows whether a drafter learns from the data; a real one is trained by ``train.sh`` in the
+export. Loader, shifting, model and losses are speculators'; the loop and the counting are here.
+Acceptance at position k: the share of trained tokens of held-out rows for which the drafter's
+first k proposals all are the model's own first choices (speculators' ``full_acc``).
 """
 
 import logging
@@ -40,8 +40,8 @@ _INPUTS = (
 class Settings:
     """How to train. ``held_out``: the share of the rows, the last ones, that is not trained on.
 
-    ``threads``: one is as fast as two for a drafter of the demo's width, and on a busy machine,
-    where threads wait for each other at every small product, nine times as fast.
+    ``threads``: for a drafter of the demo's width one is as fast as two, and nine times as fast
+    on a busy machine, where threads wait for each other at every small product.
     """
 
     num_steps: int = 300
@@ -55,7 +55,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Point:
-    """How a drafter stood after some steps."""
+    """A drafter after some steps of its training."""
 
     step: int
     loss: float  # of the training batch, KL in nats summed over positions
@@ -64,7 +64,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Training:
-    """A finished training and where its drafter lies."""
+    """A finished training, and the folder of its drafter."""
 
     points: tuple[Point, ...]
     checkpoint: Path
@@ -86,8 +86,8 @@ def train_drafter(
     """Train on one export's rows, judge on the held-out rows of another, save the drafter.
 
     Args:
-        export, judged_on: folders written by ``export_store`` for speculators; the same one, but
-            for experiments with broken data.
+        export, judged_on: folders written by ``export_store`` for speculators; two different
+            ones for data that is broken on purpose.
         checkpoint: a folder that ``Eagle3DraftModel.from_pretrained`` can load.
 
     Raises:
@@ -127,7 +127,7 @@ def train_drafter(
 def make_drafter(export: Path, model_path: Path) -> Any:
     """An untrained float32 ``Eagle3DraftModel`` for an export, with the model's head and norm.
 
-    Shaped as ``speculators train`` shapes it, but for attention that has a CPU backward.
+    As ``speculators train`` makes it, but with an attention that has a CPU backward.
     """
     import numpy as np
     import torch
@@ -181,8 +181,8 @@ def judge(
     """Acceptance by position of a saved drafter on an export's held-out rows.
 
     Args:
-        random_tokens: replace the tokens that it is given: a drafter that has learnt to read
-            them loses by it, one that has learnt to ignore them does not.
+        random_tokens: replace the drafter's input tokens; a drafter that reads them loses
+            acceptance, one that ignores them does not.
     """
     import torch
 
@@ -249,7 +249,7 @@ class _Batches:
         from speculators.models.eagle3.data import shift_batch
         from speculators.train.data import CollateFn
 
-        tokens = sum(len(row["input_ids"]) - 1 for row in rows)  # shifting drops one a row
+        tokens = sum(len(row["input_ids"]) - 1 for row in rows)  # shifting drops one per row
         collate = CollateFn(tokens, self.hidden_size, self.num_aux, torch.float32, shift_batch)
         return dict(collate(rows))
 
@@ -297,7 +297,7 @@ def _threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The libraries' remarks are for people who train for real."""
+    """Without the libraries' warnings, which are about real trainings."""
     import transformers
     from loguru import logger
 

@@ -1,7 +1,7 @@
 """The same drafter trained twice: on a store, and on its copy with the states of other samples.
 
-What silent misfiling costs, and what a trainer sees of it: speculators takes its targets from
-the stored final states, so misfiled states still agree with themselves.
+It shows what silent misfiling costs, and that a trainer does not see it: speculators takes its
+targets from the stored final states, so misfiled states agree with themselves.
 """
 
 from collections.abc import Callable
@@ -10,84 +10,84 @@ from pathlib import Path
 
 from hslib.drafter.eagle3 import Point, Settings, Training, judge, train_drafter
 from hslib.drafter.misfiled import misfile
-from hslib.export.export import ExportReport, export_store
-from hslib.export.speculators import SpeculatorsFormat
-from hslib.model import local_folder, read_final_norm
+from hslib.export import TRAINERS, ExportReport, SpeculatorsFormat, export_store
+from hslib.model import (
+    embedding_and_head,
+    local_folder,
+    open_weights,
+    read_config,
+    read_final_norm,
+)
 from hslib.parameters import ExportParameters
-from hslib.probe.readings import read_through_head
-from hslib.probe.reference import head_of
 from hslib.store import Store
 
-_ROWS_READ = 16  # of each store, through the head
+_ROWS_READ = 16  # of each store, through the model's head
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """One of the two trainings. Shares are of trained tokens of held-out rows."""
+class TrainedDrafter:
+    """One of the two drafters; acceptance by position, on held-out rows that it never saw."""
 
     name: str
-    training: Training  # judged on held-out rows whose states are right, as serving would
-    own_split: tuple[float, ...]  # by the trainer's own validation: held-out rows of its own data
-    without_tokens: tuple[float, ...]  # as ``training``, but given random tokens
-    next_token_accuracy: (
-        float  # how often the stored final state's first choice came next in its row
-    )
+    training: Training  # judged on rows with right states, as a server has them
+    own_split: tuple[float, ...]  # judged on its own data, as its trainer validates
+    without_tokens: tuple[float, ...]  # right states again, but random tokens
+    next_token_accuracy: float  # how often the stored final state's first choice came next
 
     @property
     def read_from_tokens(self) -> float:
-        """How much of the first position's acceptance it owes to the tokens that it is given."""
+        """How much acceptance at position 1 it loses without its tokens."""
         return self.training.acceptance[0] - self.without_tokens[0]
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """Both, trained alike."""
+class Experiment:
+    """Both drafters, trained alike."""
 
-    right: Outcome
-    misfiled: Outcome
-    reloaded: tuple[float, ...]  # of the right one, by speculators' loader from its checkpoint
+    right: TrainedDrafter
+    misfiled: TrainedDrafter
+    reloaded: tuple[float, ...]  # acceptance of the right one, loaded again from its checkpoint
 
     def metrics(self) -> dict[str, tuple[float, ...]]:
         """Acceptance by position, for ``metrics.json``."""
+        right, misfiled = self.right, self.misfiled
         return {
-            "right": self.right.training.acceptance,
-            "misfiled": self.misfiled.training.acceptance,
-            "misfiled_by_its_own_validation": self.misfiled.own_split,
-            "right_without_tokens": self.right.without_tokens,
-            "misfiled_without_tokens": self.misfiled.without_tokens,
-            "next_token_accuracy": (
-                self.right.next_token_accuracy,
-                self.misfiled.next_token_accuracy,
-            ),
+            "right": right.training.acceptance,
+            "misfiled": misfiled.training.acceptance,
+            "misfiled_by_its_own_validation": misfiled.own_split,
+            "right_without_tokens": right.without_tokens,
+            "misfiled_without_tokens": misfiled.without_tokens,
+            "next_token_accuracy": (right.next_token_accuracy, misfiled.next_token_accuracy),
         }
 
     def sentence(self) -> str:
-        """What was learnt, in words and thresholds that a rerun gives again."""
-        first, other = self.right.training.acceptance, self.misfiled.training.acceptance
-        better = all(a > b for a, b in zip(first, other, strict=True))
-        promised = self.misfiled.own_split[0] - other[0]
+        """The result in words, with thresholds coarse enough for a rerun."""
+        right, misfiled = self.right, self.misfiled
+        first, other = right.training.acceptance, misfiled.training.acceptance
+        is_less = all(a > b for a, b in zip(first, other, strict=True))
+        promised = misfiled.own_split[0] - other[0]
         return "\n".join(
             (
                 f"Right states: first-position acceptance on held-out rows "
-                f"{_against(first[0], 0.6)}.",
-                f"Misfiled states: {'less' if better else 'NOT less'} at every position; "
+                f"{_at_least(first[0], 0.6)}.",
+                f"Misfiled states: {'less' if is_less else 'NOT less'} at every position; "
                 f"at the first {_ratio(other[0], first[0])}, "
                 f"at the third {_ratio(other[-1], first[-1])}.",
                 f"The trainer's own validation of the misfiled data promises more than serving "
-                f"keeps, by {_against(promised, 0.05)}: its targets are misfiled too.",
+                f"keeps, by {_at_least(promised, 0.05)}: its targets are misfiled too.",
                 f"The misfiled drafter ignores the tokens: random ones in their place cost it "
-                f"{_at_most(self.misfiled.read_from_tokens, 0.05)} of acceptance, the right one "
-                f"{_against(self.right.read_from_tokens, 0.5)}.",
+                f"{_at_most(misfiled.read_from_tokens, 0.05)} of acceptance, the right one "
+                f"{_at_least(right.read_from_tokens, 0.5)}.",
                 f"What tells: the right final states name the token that came next "
-                f"{_against(self.right.next_token_accuracy, 0.5)}, the misfiled ones "
-                f"{_at_most(self.misfiled.next_token_accuracy, 0.1)}.",
+                f"{_at_least(right.next_token_accuracy, 0.5)}, the misfiled ones "
+                f"{_at_most(misfiled.next_token_accuracy, 0.1)}.",
                 "The right drafter, loaded again by speculators from its checkpoint, "
                 f"{'accepts as before' if self.reloaded == first else 'IS ANOTHER'}.",
             )
         )
 
 
-def _against(value: float, threshold: float) -> str:
+def _at_least(value: float, threshold: float) -> str:
     return f"{'at least' if value >= threshold else 'LESS THAN'} {threshold:g}"
 
 
@@ -100,28 +100,39 @@ def _ratio(part: float, whole: float) -> str:
     return "at most half of it" if share <= 0.5 else "more than half of it"
 
 
-def teach(
+def export_for(parameters: ExportParameters, store: Store) -> ExportReport:
+    """The export that notebook 06's parameters ask for."""
+    trainer = TRAINERS[parameters.trainer]()
+    model = _model_folder(parameters, store)
+    return export_store(store, parameters.export_path, trainer, model, parameters.draft_vocab_size)
+
+
+def _model_folder(parameters: ExportParameters, store: Store) -> Path:
+    return local_folder(parameters.model_path or store.manifest.model_path)
+
+
+def train_both(
     parameters: ExportParameters,
     store: Store,
     export: Path,
     on_line: Callable[[str], None] = lambda _line: None,
-) -> Lesson | None:
-    """Train on an export for speculators and on one of the misfiled copy of its store.
+) -> Experiment | None:
+    """Train on an export for speculators, and on an export of the store's misfiled copy.
 
-    Everything is made below the run: ``misfiled``, ``export/misfiled``, ``drafters``. None when
-    the parameters ask for no training, or for a trainer that has no CPU path.
+    Writes ``misfiled``, ``export/misfiled`` and ``drafters`` below the run. None when the
+    parameters ask for no training, or for a trainer that can't train on a CPU.
     """
     if parameters.trainer != "speculators" or not parameters.num_steps:
         on_line("ready: nothing is trained here; the export's own command trains for real")
         return None
-    model = local_folder(parameters.model_path or store.manifest.model_path)
+    model = _model_folder(parameters, store)
     run = parameters.run_path
     wrong = misfile(store, run / "misfiled")
     wrong_export = run / "export" / "misfiled"
     export_store(wrong, wrong_export, SpeculatorsFormat(), model, parameters.draft_vocab_size)
     settings = Settings(num_steps=parameters.num_steps, seed=parameters.seed)
 
-    def outcome(name: str, data: Store, folder: Path) -> Outcome:
+    def train(name: str, data: Store, folder: Path) -> TrainedDrafter:
         def show(point: Point) -> None:
             on_line(f"{name}: step {point.step} of {settings.num_steps}, loss {point.loss:.2f}")
 
@@ -129,28 +140,27 @@ def teach(
         training = train_drafter(folder, export, model, checkpoint, settings, show)
         own = judge(checkpoint, folder, settings)
         blind = judge(checkpoint, export, settings, random_tokens=True)
-        return Outcome(name, training, own, blind, _next_token_accuracy(data, model))
+        return TrainedDrafter(name, training, own, blind, next_token_accuracy(data, model))
 
-    right = outcome("right", store, export)
-    misfiled = outcome("misfiled", wrong, wrong_export)
+    right = train("right", store, export)
+    misfiled = train("misfiled", wrong, wrong_export)
     reloaded = judge(right.training.checkpoint, export, settings)
     on_line(f"ready: two drafters of {settings.num_steps} steps each")
-    return Lesson(right, misfiled, reloaded)
+    return Experiment(right, misfiled, reloaded)
 
 
-def _next_token_accuracy(store: Store, model: Path) -> float:
-    samples = [store[index] for index in list(store.entries)[:_ROWS_READ]]
-    return read_through_head(samples, head_of(model), read_final_norm(model))[-2].accuracy
+def next_token_accuracy(store: Store, model: Path) -> float:
+    """Share of tokens that the head ranks first for the final state before them.
 
+    Read from the first rows of the store; a final state before the norm is normed first.
+    """
+    import torch
 
-def export_for(parameters: ExportParameters, store: Store) -> ExportReport:
-    """The export that notebook 06's parameters ask for."""
-    from hslib.export import trainers
-
-    return export_store(
-        store,
-        parameters.export_path,
-        trainers.NAMES[parameters.trainer](),
-        local_folder(parameters.model_path or store.manifest.model_path),
-        parameters.draft_vocab_size,
-    )
+    head = embedding_and_head(open_weights(model), read_config(model).tied)[1].float()
+    norm = read_final_norm(model) if store.manifest.final_norm == "pre" else None
+    hits = []
+    for index in list(store.entries)[:_ROWS_READ]:
+        final = store[index].final[:-1]
+        states = norm.normed(final) if norm else final
+        hits.append((states.float() @ head.T).argmax(-1) == store[index].input_ids[1:])
+    return float(torch.cat(hits).float().mean())

@@ -1,11 +1,10 @@
-"""The case study's failure made on purpose: right files, wrong sample's states in them."""
+"""The case study's failure made on purpose: sound files with another sample's states."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import xxhash
 
 from hslib.dataset import Sample
@@ -14,6 +13,8 @@ from hslib.store import Store, StoredSample, StoreWriter
 
 @dataclass(frozen=True)
 class _Misfiled:
+    """Another sample's states as a store writer takes them from a dump."""
+
     hidden_states: np.ndarray
     layers: list[dict[str, Any]]
 
@@ -22,10 +23,10 @@ class _Misfiled:
 
 
 def misfile(store: Store, path: Path, lag: int = 1) -> Store:
-    """Copy a store so that every sample holds the states of the one ``lag`` before it.
+    """Copy a store so that each sample holds the states of the sample ``lag`` before it.
 
-    Where these were longer they are cut, as that job did; where they were shorter the row is,
-    since no trainer takes both lengths. Everything else is sound: the copy verifies.
+    Both are cut to the shorter of the two: no trainer takes rows and states of two lengths.
+    Everything else is sound: the copy verifies.
     """
     indices = list(store.entries)
     with StoreWriter(path, store.manifest) as writer:
@@ -37,6 +38,8 @@ def misfile(store: Store, path: Path, lag: int = 1) -> Store:
 
 
 def _put(writer: StoreWriter, own: StoredSample, other: StoredSample) -> None:
+    import torch
+
     tokens = min(own.entry.num_tokens, other.entry.num_tokens)
     ids = own.input_ids[:tokens].numpy().astype(np.int32)
     mask = own.loss_mask[:tokens].numpy()

@@ -1,1 +1,26 @@
-"""A store as trainers read it: speculators, SpecForge, or a torch dataset of one's own."""
+"""A store as trainers read it: files for speculators or SpecForge.
+
+``hslib.export.torch_dataset`` is for a trainer of one's own; it imports torch, so it is imported
+by its own name.
+"""
+
+from hslib.export.export import ExportReport, export_store
+from hslib.export.format import TrainerFormat
+from hslib.export.roundtrip import RoundTrip, read_back
+from hslib.export.specforge import SpecForgeFormat
+from hslib.export.speculators import SpeculatorsFormat
+
+TRAINERS: dict[str, type[TrainerFormat]] = {
+    "speculators": SpeculatorsFormat,
+    "specforge": SpecForgeFormat,
+}
+
+__all__ = [
+    "export_store",
+    "ExportReport",
+    "read_back",
+    "RoundTrip",
+    "SpecForgeFormat",
+    "SpeculatorsFormat",
+    "TRAINERS",
+]

@@ -1,7 +1,7 @@
-"""Which tokens a draft with a smaller vocabulary may propose: the most frequent trained ones.
+"""The tokens that a draft with a smaller vocabulary may propose: the most frequent trained ones.
 
 Both trainers use one format: draft id i stands for target id ``i + d2t[i]``, ascending, and
-``t2d`` marks the target ids that have one. Counted are tokens whose loss mask is set.
+``t2d`` marks the target ids that have one. Only tokens whose loss mask is set are counted.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ def count_tokens(samples: "Iterable[Tokens]") -> Counter[int]:
 
 
 def vocabulary_map(counts: Mapping[int, int], draft_size: int, vocab_size: int) -> VocabularyMap:
-    """The ``draft_size`` most frequent ids; equal counts and what is missing by lowest id. Pure.
+    """The ``draft_size`` most frequent ids; ties and the remainder by lowest id. Pure.
 
     Raises:
         ExportError: a draft vocabulary larger than the model's.

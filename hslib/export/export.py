@@ -4,112 +4,42 @@
 
     export.json     what all files have in common; another export into the folder is refused
     export.jsonl    a line per finished row: the commit, as in the store
-    ...             the trainer's own files (``hslib.export.speculators``, ``.export_specforge``)
+    ...             the trainer's own files (``hslib.export.speculators``, ``.specforge``)
 
-Row r of an export is the r-th stored sample in index order. Streamed, in parallel, and
-resumable: a row whose line names the same sample, made in the same way, is not made again.
+Row r of an export is the r-th stored sample in index order. Threads make the rows. A second run
+makes only rows whose line is missing, names another sample, or names a file of another size.
 """
 
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import orjson
 
 from hslib.errors import ExportError
-from hslib.export.draft_vocabulary import VocabularyMap, count_tokens, vocabulary_map
+from hslib.export.draft_vocabulary import count_tokens, vocabulary_map
+from hslib.export.format import Bridge, Context, Row, TrainerFormat
 from hslib.files import Lock, write_atomically, write_file
-from hslib.model import FinalNorm, Side, read_final_norm, read_model
-from hslib.store import Entry, Manifest, Store, StoredSample, Tokens
-
-if TYPE_CHECKING:
-    import torch
+from hslib.model import Side, read_final_norm, read_model
+from hslib.store import Entry, Manifest, Store
 
 FORMAT = "hslib-export-1"
 
 
 @dataclass(frozen=True)
-class Row:
-    """One finished row: a line of ``export.jsonl``."""
-
-    row: int
-    index: int  # the sample's, in the store
-    source: str  # the stored sample's checksum
-    file: str  # below the export
-    size_bytes: int
-    linked: bool = False
-
-
-@dataclass(frozen=True)
-class Bridge:
-    """How the stored final state gets to the side of the norm that the trainer reads."""
-
-    stored: Side
-    wanted: Side
-    norm: FinalNorm | None  # None when both are the same and nothing is touched
-
-    def final(self, stored: "torch.Tensor") -> "torch.Tensor":
-        """bf16 [T, H] as stored -> as wanted.
-
-        Raises:
-            ExportError: this norm can't have made these states.
-        """
-        if self.norm is None:
-            return stored
-        return self.norm.unnormed(stored) if self.wanted == "pre" else self.norm.normed(stored)
-
-
-@dataclass(frozen=True)
-class Context:
-    """What a trainer's own files are made of, once all rows are there."""
-
-    store: Store
-    out: Path
-    model_path: Path
-    rows: tuple[Row, ...]
-    longest: int  # tokens
-    vocabulary: VocabularyMap | None  # None = the model's whole vocabulary
-    token_counts: dict[int, int]
-
-    def tokens(self) -> Iterator[Tokens]:
-        """Of each row, in row order."""
-        return self.store.tokens(row.index for row in self.rows)
-
-
-class TrainerFormat(Protocol):
-    """What one trainer's files look like."""
-
-    name: str
-    final_side: Side
-
-    def check(self, manifest: Manifest, model_type: str) -> None:
-        """Raises :class:`ExportError` when this trainer can't read such a store right."""
-
-    def file(self, row: int) -> str:
-        """Where a row lies below the export."""
-
-    def parts(self, sample: StoredSample, bridge: Bridge) -> Iterator[bytes | memoryview]:
-        """The bytes of a row's file."""
-
-    def finish(self, context: Context) -> None:
-        """Write what all rows have in common: tables, vocabulary maps, a config to start from."""
-
-
-@dataclass(frozen=True)
 class ExportReport:
-    """What an export came to."""
+    """A finished export."""
 
     trainer: str
     path: Path
     model_path: Path
     rows: int
     made: int  # in this run; the others were there
-    linked: int  # of those made
     size_bytes: int
     boundaries: tuple[int, ...]
     bridge: str
@@ -121,7 +51,7 @@ class ExportReport:
         whole = "all tokens" if self.coverage is None else f"{self.coverage:.1%} of trained tokens"
         return {
             "trainer": self.trainer,
-            "rows": f"{self.rows:,} ({self.made:,} made now, {self.linked:,} of them links)",
+            "rows": f"{self.rows:,} ({self.made:,} made now)",
             "size": f"{self.size_bytes / 1e6:,.1f} MB",
             "aux boundaries": ", ".join(map(str, self.boundaries)),
             "final state": self.bridge,
@@ -137,7 +67,6 @@ def export_store(
     model_path: Path,
     draft_vocab_size: int = 0,
     workers: int = 0,
-    link_from: Path | None = None,
     on_row: Callable[[int], None] = lambda _size_bytes: None,
 ) -> ExportReport:
     """Write a store as ``trainer`` reads it; run again to resume or to add new samples.
@@ -146,11 +75,9 @@ def export_store(
         model_path: the model's folder, for its norm and for the config snippet.
         draft_vocab_size: 0 = the model's whole vocabulary.
         workers: threads; 0 = a few.
-        link_from: an earlier export of the same kind, whose files are linked where the bytes
-            would be the same.
 
     Raises:
-        ExportError: the trainer can't read such states right, or the folder holds another export.
+        ExportError: the trainer would read such states wrongly, or the folder holds another export.
         StoreError: a stored sample is not whole.
     """
     if not len(store):
@@ -160,7 +87,7 @@ def export_store(
     with Lock(out / ".export.lock", f"the export {out}"):
         kind = _kind(store.manifest, trainer, bridge)
         _write_or_check_kind(out, kind, store.manifest.witness_sentence())
-        work = _Work(store, out, trainer, bridge, _linkable(link_from, out, kind))
+        work = _Work(store, out, trainer, bridge)
         made = work.run(workers, on_row)
         counts = dict(sorted(count_tokens(store.tokens()).items()))
         vocab_size = store.manifest.vocab_size
@@ -175,7 +102,6 @@ def export_store(
         model_path=model_path,
         rows=len(rows),
         made=len(made),
-        linked=sum(row.linked for row in made),
         size_bytes=sum(row.size_bytes for row in rows),
         boundaries=store.manifest.boundaries,
         bridge=f"{bridge.wanted}-norm"
@@ -186,7 +112,7 @@ def export_store(
 
 
 def make_bridge(manifest: Manifest, trainer: TrainerFormat, model_path: Path) -> Bridge:
-    """Check that the trainer reads this store right, and how its final state must be carried.
+    """How the final state must be carried; checks that the trainer reads such a store right.
 
     Raises:
         ExportError: it does not, the model is another, or its norm can't be undone.
@@ -220,12 +146,16 @@ def read_rows(out: Path) -> dict[int, Row]:
     if not path.exists():
         return {}
     lines = (line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n"))
-    rows = (Row(**orjson.loads(line)) for line in lines)
-    return dict(sorted((row.row, row) for row in rows))
+    rows = {}
+    for line in lines:
+        found = orjson.loads(line)
+        found.pop("linked", None)  # of exports made before links were given up
+        rows[found["row"]] = Row(**found)
+    return dict(sorted(rows.items()))
 
 
 class _Work:
-    """The rows of one run."""
+    """The rows that are done, and those that are still to make."""
 
     def __init__(
         self,
@@ -233,10 +163,8 @@ class _Work:
         out: Path,
         trainer: TrainerFormat,
         bridge: Bridge,
-        linkable: dict[str, Path],
     ) -> None:
         self._store, self._out, self._trainer, self._bridge = store, out, trainer, bridge
-        self._linkable = linkable
         self._plan = list(store.entries.values())
         before = read_rows(out)
         self.done = {row: line for row, line in before.items() if self._is_done(row, line)}
@@ -251,7 +179,7 @@ class _Work:
 
     def run(self, workers: int, on_row: Callable[[int], None]) -> list[Row]:
         """Make what is not done; returns the rows made."""
-        for line in self._stale:  # of samples that were taken back or moved to another row
+        for line in self._stale:  # its sample was revoked, or has another row number now
             (self._out / line.file).unlink(missing_ok=True)
         todo = [(row, entry) for row, entry in enumerate(self._plan) if row not in self.done]
         listing = self._out / "export.jsonl"
@@ -281,40 +209,13 @@ class _Work:
         file = self._trainer.file(row)
         target = self._out / file
         target.parent.mkdir(parents=True, exist_ok=True)
-        linked = self._link(entry.checksum, target)
-        if not linked:
-            parts = self._trainer.parts(self._store.checked(entry.index), self._bridge)
-            write_file(target, parts, ".tmp")
-        size = target.stat().st_size
-        return Row(row, entry.index, entry.checksum, file, size, linked)
-
-    def _link(self, source: str, target: Path) -> bool:
-        """A hard link to an earlier export's file of the same sample, where the disk allows it."""
-        if source not in self._linkable:
-            return False
-        target.unlink(missing_ok=True)
-        try:
-            os.link(self._linkable[source], target)
-        except OSError:  # another file system, or one without links
-            return False
-        return True
-
-
-def _linkable(link_from: Path | None, out: Path, kind: dict[str, Any]) -> dict[str, Path]:
-    """Source checksum -> file of an earlier export that was made in the same way."""
-    if link_from is None:
-        return {}
-    if link_from.resolve() == out.resolve() or _read_kind(link_from) != kind:
-        raise ExportError(
-            f"{link_from} is no other export of the same kind: its files can't be linked",
-            fix="leave link_from away, or name an export for the same trainer of the same states",
-        )
-    rows = read_rows(link_from).values()
-    return {row.source: link_from / row.file for row in rows if (link_from / row.file).is_file()}
+        parts = self._trainer.parts(self._store.checked(entry.index), self._bridge)
+        write_file(target, parts, ".tmp")
+        return Row(row, entry.index, entry.checksum, file, target.stat().st_size)
 
 
 def _kind(manifest: Manifest, trainer: TrainerFormat, bridge: Bridge) -> dict[str, Any]:
-    """What the bytes of a row's file depend on besides its sample."""
+    """Everything but the sample that the bytes of a row's file depend on."""
     return {
         "format": FORMAT,
         "trainer": trainer.name,
@@ -337,10 +238,10 @@ def _read_kind(out: Path) -> dict[str, Any] | None:
 
 
 def _write_or_check_kind(out: Path, kind: dict[str, Any], witness: str) -> None:
-    """Raises :class:`ExportError` when the folder holds another export, or somebody's files.
+    """Raises :class:`ExportError` when the folder holds another export, or other files.
 
     Args:
-        witness: a sentence beside the kind; exports made before it have none.
+        witness: a sentence written beside the kind and never compared.
     """
     found = _read_kind(out)
     if found is None:
@@ -351,8 +252,8 @@ def _write_or_check_kind(out: Path, kind: dict[str, Any], witness: str) -> None:
                 found=strangers[:5],
                 fix="name a new folder",
             )
-        told = kind | {"states": witness}
-        write_atomically(out / "export.json", json.dumps(told, indent=1).encode())
+        written = kind | {"states": witness}
+        write_atomically(out / "export.json", json.dumps(written, indent=1).encode())
     elif found != kind:
         differing = {k: (found.get(k), kind[k]) for k in kind if found.get(k) != kind[k]}
         raise ExportError(

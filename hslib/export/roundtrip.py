@@ -27,14 +27,14 @@ class Loaded:
 
 @dataclass(frozen=True)
 class RoundTrip:
-    """How many rows came back, and as what they were; every count is of rows."""
+    """How many rows came back as they are stored; all counts are of rows."""
 
     loader: str
     rows: int
     ids_equal: int
     masks_equal: int
     aux_equal: int  # bit for bit
-    final_equal: int  # bit for bit, or within bf16 rounding once it is normed again
+    final_equal: int  # bit for bit, or normed again and within bf16 rounding
     bit_for_bit: bool  # which of the two
 
     @property

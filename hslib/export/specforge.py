@@ -2,13 +2,13 @@
 
 ::
 
-    hidden_states/rows_{a}-{b}/data_{row}.ckpt    2,000 a folder; torch.save of
+    hidden_states/rows_{a}-{b}/data_{row}.ckpt    2,000 per folder; torch.save of
         input_ids int64 [T], loss_mask int64 [T],
         aux_hidden_state bf16 [1, T, 3H], hidden_state bf16 [1, T, H] AFTER the norm
     vocab_mapping/vocab_mapping.pt                d2t int64 [Vd], t2d bool [Vt]
     specforge.yaml, draft_config.json             layer ids as SpecForge counts them
 
-It reads every ``.ckpt`` below its folder, in path order; and it wants exactly three aux layers.
+SpecForge reads every ``.ckpt`` below its folder in path order, and wants exactly three aux layers.
 """
 
 import io
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hslib.errors import ExportError
-from hslib.export.export import Bridge, Context
+from hslib.export.format import Bridge, Context
 from hslib.files import write_atomically
 from hslib.model import Side, from_boundaries, read_config
 from hslib.store import Manifest, StoredSample

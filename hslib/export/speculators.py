@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hslib.errors import ExportError
-from hslib.export.export import Bridge, Context
+from hslib.export.format import Bridge, Context
 from hslib.files import header_bytes, write_atomically
 from hslib.model import ONE_PLUS_WEIGHT, Side, from_boundaries
 from hslib.store import Manifest, StoredSample
@@ -31,8 +31,8 @@ from hslib.store import Manifest, StoredSample
 if TYPE_CHECKING:
     import torch
 
-# the model types for which speculators 0.9.0 itself multiplies by 1 + weight
-# (its GEMMA_STYLE_FINAL_NORM_MODEL_TYPES); for the rest of ours it would use the weight alone
+# speculators 0.9.0 multiplies by 1 + weight for these model types alone
+# (its GEMMA_STYLE_FINAL_NORM_MODEL_TYPES), for all others by the weight
 _READ_AS_ONE_PLUS = frozenset(
     {
         "gemma",
@@ -44,7 +44,7 @@ _READ_AS_ONE_PLUS = frozenset(
         "recurrent_gemma",
     }
 )
-_TOKENS_AT_ONCE = 1024  # a row is converted in pieces: long ones are gigabytes
+_TOKENS_AT_ONCE = 1024  # long rows are gigabytes
 
 
 class SpeculatorsFormat:
@@ -54,7 +54,7 @@ class SpeculatorsFormat:
     final_side: Side = "pre"
 
     def check(self, manifest: Manifest, model_type: str) -> None:
-        """Raises :class:`ExportError` for models whose norm speculators computes otherwise."""
+        """Raises :class:`ExportError` for models whose norm speculators computes wrongly."""
         del manifest
         if model_type in ONE_PLUS_WEIGHT - _READ_AS_ONE_PLUS:
             raise ExportError(
@@ -104,7 +104,7 @@ def _bytes(tensor: "torch.Tensor") -> memoryview:
 
 
 def _save_table(context: Context) -> None:
-    """The rows as datasets saves them; written through, not gathered in memory."""
+    """The rows as ``datasets`` saves them; memory holds one row at a time."""
     import datasets
     from datasets.arrow_writer import ArrowWriter
 
@@ -128,7 +128,7 @@ def _save_table(context: Context) -> None:
 
 
 def _command(context: Context) -> str:
-    """``speculators train`` for this export, nothing cut."""
+    """A shell script that runs ``speculators train`` on this export; no row is cut."""
     manifest = context.store.manifest
     ids = from_boundaries(manifest.boundaries, "speculators", manifest.num_layers)
     options: dict[str, list[Any]] = {

@@ -1,4 +1,4 @@
-"""The store as a torch dataset, for people with a trainer of their own; no copy is made.
+"""The store as a torch dataset, for a trainer of one's own; no copy is made.
 
 ::
 
@@ -23,7 +23,7 @@ from torch.utils.data import Dataset, Sampler
 from hslib.errors import ParameterError
 from hslib.store import Store
 
-_OPEN_BATCHES = 16  # how many half-full batches a row may still join
+_OPEN_BATCHES = 16  # a row may join one of the latest so many
 
 
 class Item(NamedTuple):
@@ -50,7 +50,7 @@ class PackedBatch(NamedTuple):
 
 
 class StoreDataset(Dataset[Item]):
-    """Items in index order; tensors are views of memory-mapped files until they are collated.
+    """Items in index order; their tensors are views of memory-mapped files.
 
     Picklable, for workers of any start method.
 
@@ -88,7 +88,7 @@ def pack(
         long_alone: a row longer than ``max_tokens`` is a batch of its own.
 
     Raises:
-        ParameterError: there is such a row and it may not be; rows are never cut.
+        ParameterError: there is such a row without ``long_alone``; rows are never cut.
     """
     longest = max(lengths, default=0)
     if longest > max_tokens and not long_alone:

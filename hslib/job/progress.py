@@ -3,10 +3,8 @@
 Both files are readable while a notebook cell runs, which stores its output only at the end.
 """
 
-import html
 import logging
 import os
-import sys
 import threading
 import time
 from collections import Counter
@@ -17,7 +15,6 @@ from typing import Any, Literal
 import pydantic
 
 from hslib.files import write_atomically
-from hslib.notebook.live import LiveOutput
 from hslib.store import StoreUrl
 
 LOG_EVERY_S = 2.0
@@ -101,7 +98,7 @@ class Progress:
         self.replicas: Callable[[], tuple[ReplicaState, ...]] = (
             tuple  # who is at work, on a cluster
         )
-        self._show = show or bar()
+        self._show = show or terminal_bar()
         self.log = open_log(run_path / "extraction.log")
         self._ticker = threading.Thread(target=self._tick, name="hslib-progress", daemon=True)
 
@@ -240,39 +237,8 @@ def close_log(logger: logging.Logger) -> None:
         handler.close()
 
 
-def bar() -> Callable[[ProgressState], None]:
-    """A bar fit for where this runs: one HTML element in a notebook, tqdm in a terminal."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    return _notebook_bar() if getattr(shell, "kernel", None) else _terminal_bar()
-
-
-def _notebook_bar() -> Callable[[ProgressState], None]:
-    """A bar that changes in place; what stays in the file names no time."""
-    from IPython.display import HTML
-
-    live = LiveOutput()
-
-    def show(state: ProgressState) -> None:
-        done = state.ok + state.failed + state.rejected + state.already_done
-        rate = ""
-        if state.state == "running":
-            rate = f", {state.samples_per_s:.1f} samples/s, {state.mb_per_s:.1f} MB/s"
-            rate += f", {at_work(state)}" if state.replicas else ""
-        text = (
-            f"{state.state}: {state.ok} extracted, {state.already_done} already done, "
-            f"{state.failed} failed, {state.rejected} rejected of {state.asked}{rate}"
-        )
-        content = HTML(
-            f'<progress value="{done}" max="{max(state.asked, 1)}" style="width:20em"></progress> '
-            f"<span>{html.escape(text)}</span>"
-        )
-        live.show(content, is_last=state.state != "running")
-
-    return show
-
-
-def _terminal_bar() -> Callable[[ProgressState], None]:
+def terminal_bar() -> Callable[[ProgressState], None]:
+    """A tqdm bar on stderr; silent where that is no terminal."""
     import tqdm
 
     line: Any = None

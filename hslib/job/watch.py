@@ -1,19 +1,11 @@
-"""How a job in another process stands: a widget for notebooks, lines for a terminal.
+"""How a job in another process stands, read from its ``progress.json`` alone.
 
-All it knows is ``progress.json``, which a job renews twice a second, and the file systems.
+A job renews that file twice a second.
 """
 
-import html
-import threading
-import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
-from hslib.job.progress import ProgressState, ReplicaState, log_line, read_progress
+from hslib.job.progress import ProgressState, ReplicaState, log_line
 
 STALE_S = 4.0  # a dead job is called dead within five seconds
-_REFRESH_S = 1.0
 
 
 def is_at_work(state: ProgressState | None, now: float) -> bool:
@@ -62,51 +54,3 @@ def _disk(state: ProgressState, name: str) -> str:
     if name == "the store" and state.mb_per_s > 0 and state.state == "running":
         text += f", enough for {left / 1e6 / state.mb_per_s / 3600:,.1f} h at this pace"
     return text
-
-
-def view(state: ProgressState | None, now: float) -> str:
-    """The same as HTML, with a bar. Pure."""
-    if state is None:
-        return "<p>No job has run here yet.</p>"
-    done, asked = state.asked - unfinished_rows(state), max(state.asked, 1)
-    lines = "".join(
-        f'<tr><th style="text-align:left">{name}</th>'
-        f'<td style="text-align:left">{html.escape(words)}</td></tr>'
-        for name, words in facts(state, now)
-    )
-    bar = f'<progress value="{done}" max="{asked}" style="width:20em"></progress>'
-    return f"<p>{bar} {done / asked:.0%}</p><table>{lines}</table>"
-
-
-def show(run_path: Path, refresh_s: float = _REFRESH_S) -> Any:
-    """What a notebook displays: the last word of the run's job, or a view that follows it.
-
-    While a job is at work in another process this is a widget that renews itself and ends
-    with the job; otherwise plain HTML, so that a notebook run headless stores no widget.
-    """
-    from IPython.display import HTML
-
-    state = read_progress(run_path)
-    if not is_at_work(state, time.time()):
-        return HTML(view(state, time.time()))
-    import ipywidgets
-
-    widget = ipywidgets.HTML(view(state, time.time()))
-
-    def renew(text: str) -> None:
-        widget.value = text
-
-    threading.Thread(
-        target=follow, args=(run_path, renew, refresh_s), name="hslib-view", daemon=True
-    ).start()
-    return widget
-
-
-def follow(run_path: Path, renew: Callable[[str], None], refresh_s: float) -> None:
-    """Renew a view until the job ends or dies; returns then."""
-    while True:
-        state = read_progress(run_path)
-        renew(view(state, time.time()))
-        if not is_at_work(state, time.time()):
-            return
-        time.sleep(refresh_s)

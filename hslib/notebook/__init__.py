@@ -1,0 +1,21 @@
+"""What a notebook needs around hslib's calls: parameters, tables, figures kept, live progress."""
+
+from hslib.notebook.display import long_table, rounded, save_figure, save_metrics, table, wide
+from hslib.notebook.job_view import job_bar, rows_asked, show_job
+from hslib.notebook.live import progress_bar, progress_line
+from hslib.notebook.parameters import read_parameters
+
+__all__ = [
+    "job_bar",
+    "long_table",
+    "progress_bar",
+    "progress_line",
+    "read_parameters",
+    "rounded",
+    "rows_asked",
+    "save_figure",
+    "save_metrics",
+    "show_job",
+    "table",
+    "wide",
+]

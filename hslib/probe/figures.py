@@ -1,22 +1,24 @@
-"""Probe results as figures and tables (matplotlib). Knows nothing of stores, models or files."""
+"""A probe's results as tables and figures (pandas, matplotlib)."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hslib.probe.readings import SAME, HeadReading, ProbeReport
+from hslib.drawing import BLUE, ORANGE, new_figure
+from hslib.probe.head import HeadReading
+from hslib.probe.layers import SAME, ProbeReport
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#999999"  # Okabe-Ito
 _MOST_COLUMNS = 24  # labels of more than these would overlap
 
 
-def findings_table(report: ProbeReport) -> "pandas.DataFrame":
-    """A line a stored layer: what it claims, what it is, how far that and the next are off."""
+def layer_table(report: ProbeReport) -> "pandas.DataFrame":
+    """A line per stored state: what it claims, what it is, how far off that and the next are."""
     import pandas
 
     rows = [
@@ -25,7 +27,7 @@ def findings_table(report: ProbeReport) -> "pandas.DataFrame":
             "nearest state of the reference": finding.nearest,
             "relative error": _about(finding.error),
             "next nearest": f"{finding.runner_up} ({_about(finding.runner_up_error)})",
-            "verdict": finding.verdict,
+            "finding": finding.match,
         }
         for finding in report.findings
     ]
@@ -39,8 +41,8 @@ def _about(error: float) -> str:
     return "< 2 %" if error < 0.02 else "< 10 %" if error < 0.1 else f"> {int(error * 10)}0 %"
 
 
-def error_numbers(report: ProbeReport) -> "pandas.DataFrame":
-    """What the heat map shows, a line a cell."""
+def error_table(report: ProbeReport) -> "pandas.DataFrame":
+    """The numbers of :func:`plot_errors`, a line per cell."""
     import pandas
 
     rows = [
@@ -51,20 +53,16 @@ def error_numbers(report: ProbeReport) -> "pandas.DataFrame":
     return pandas.DataFrame(rows)
 
 
-def error_heatmap(report: ProbeReport, title: str) -> "Figure":
-    """Relative error of every stored layer (down) to every reference state (across), log scale.
+def plot_errors(report: ProbeReport, title: str) -> "Figure":
+    """Relative error of every stored state (down) to every reference state (across), log scale.
 
-    A ring marks what the manifest claims, a dot what is nearest: they belong together.
+    A ring marks what the manifest claims, a dot the nearest; in a right store they coincide.
     """
     from matplotlib.colors import LogNorm
-    from matplotlib.figure import Figure
 
     errors = np.clip(report.errors, 1e-3, 2.0)
     rows, columns = errors.shape
-    figure = Figure(
-        figsize=(max(7.5, min(0.62 * columns, 14)), 1.9 + 0.5 * rows), layout="constrained"
-    )
-    axes = figure.subplots()
+    figure, axes = new_figure(title, 1.9 + 0.5 * rows, max(7.5, min(0.62 * columns, 14)))
     image = axes.imshow(errors, norm=LogNorm(1e-3, 2.0), cmap="cividis", aspect="auto")
     step = -(-columns // _MOST_COLUMNS)
     shown = sorted({*range(0, columns - 2, step), *range(max(0, columns - 2), columns)})
@@ -72,7 +70,6 @@ def error_heatmap(report: ProbeReport, title: str) -> "Figure":
     axes.set_yticks(range(rows), [_wrapped(claim) for claim in report.claims])
     axes.set_xlabel("state of the reference (boundary)")
     axes.set_ylabel("stored as")
-    axes.set_title(title, fontsize=11)
     for row, claim in enumerate(report.claims):
         nearest = int(np.argmin(report.errors[row]))
         if claim in report.columns:
@@ -94,10 +91,10 @@ def error_heatmap(report: ProbeReport, title: str) -> "Figure":
     return figure
 
 
-def _write_errors(axes: "object", errors: np.ndarray, row: int, nearest: int) -> None:
+def _write_errors(axes: "Axes", errors: np.ndarray, row: int, nearest: int) -> None:
     for column, error in enumerate(errors):
         if column != nearest:
-            axes.text(  # type: ignore[attr-defined]
+            axes.text(
                 column,
                 row,
                 f"{error:.0%}" if error < 1 else ">100%",
@@ -109,12 +106,12 @@ def _write_errors(axes: "object", errors: np.ndarray, row: int, nearest: int) ->
 
 
 def _wrapped(name: str) -> str:
-    """On lines of its own: two of these stand side by side."""
+    """With line breaks: two names stand side by side."""
     return name.replace(" (", "\n").replace(" norm)", "\nnorm")
 
 
 def head_table(readings: Sequence[HeadReading]) -> "pandas.DataFrame":
-    """What the head reads out of each stored layer."""
+    """A line per stored state: what the head makes of it."""
     import pandas
 
     rows = [
@@ -129,15 +126,12 @@ def head_table(readings: Sequence[HeadReading]) -> "pandas.DataFrame":
     return pandas.DataFrame(rows)
 
 
-def head_bars(readings: Sequence[HeadReading], title: str) -> "Figure":
-    """Share of next tokens that the head ranks first, by stored layer and reading."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.5, 0.8 + 0.45 * len(readings)), layout="constrained")
-    axes = figure.subplots()
+def plot_head(readings: Sequence[HeadReading], title: str) -> "Figure":
+    """Share of real next tokens that the head ranks first, by stored state."""
+    figure, axes = new_figure(title, 0.8 + 0.45 * len(readings))
     names = [reading.state for reading in readings]
     shares = [reading.accuracy for reading in readings]
-    colours = [_ORANGE if name.startswith("final") else _BLUE for name in names]
+    colours = [ORANGE if name.startswith("final") else BLUE for name in names]
     axes.barh(range(len(names)), shares, color=colours)
     for number, share in enumerate(shares):
         axes.text(share + 0.01, number, f"{share:.0%}", va="center", fontsize=9)
@@ -147,6 +141,4 @@ def head_bars(readings: Sequence[HeadReading], title: str) -> "Figure":
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25%", "50%", "75%", "100%"])
     axes.set_xlabel("share of real next tokens that the model's head ranks first")
     axes.set_ylabel("stored as")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(title, fontsize=11)
     return figure

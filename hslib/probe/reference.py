@@ -1,17 +1,14 @@
-"""The model's own states by boundary, from transformers; what a probe compares with.
+"""The model's own states by boundary, from transformers: what stored states are compared with.
 
-Loads the whole model when it fits, or its first layers alone: the tensors of those layers are
-read out of whatever shards hold them, the rest stays on disk.
+The whole model is loaded, or its first layers alone: then only their tensors are read from disk.
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hslib.errors import ParameterError
-from hslib.model import Weights, embedding_and_head, open_weights, read_config, read_model
+from hslib.model import Weights, open_weights, read_model
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +19,7 @@ _NORMS = ("norm", "final_layernorm", "ln_f", "norm_f", "final_norm")
 
 
 def column_name(column: "int | str", num_layers: int) -> str:
-    """A reference state in words: its boundary, and on which side of the last norm."""
+    """A reference state in words: its boundary, and its side of the last norm."""
     if column == FINAL:
         return "final (after norm)"
     return f"{column} (before norm)" if column == num_layers else str(column)
@@ -38,8 +35,7 @@ class Reference:
 
     @property
     def columns(self) -> tuple[int | str, ...]:
-        """What can be compared: boundaries ``0 .. num_loaded``, the last before the norm, and
-        ``"final"`` after it if the model is whole."""
+        """Boundaries ``0 .. num_loaded``; of a whole model also ``"final"``, after the norm."""
         known: tuple[int | str, ...] = tuple(range(self.num_loaded + 1))
         return (*known, FINAL) if self.num_loaded == self.num_layers else known
 
@@ -97,38 +93,17 @@ def load_reference(folder: Path, max_layers: int = 0) -> Reference:
 
 
 def _first_layers(weights: Weights, count: int) -> "dict[str, torch.Tensor]":
-    """Everything but the decoder layers from ``count`` on."""
+    """All tensors but those of decoder layers from ``count`` on."""
     return weights.read(
         name for name in weights.shard_of if all(int(n) < count for n in _LAYER.findall(name))
     )
 
 
 def fits(folder: Path, num_layers: int = 0) -> bool:
-    """Whether a model's weights, or those of its first layers, fit well into free memory."""
+    """Whether the weights of a model's first layers (0 = all) fit well into free memory."""
     import psutil
 
     sizes = [file.stat().st_size for file in folder.glob("*.safetensors") if file.is_file()]
     total = read_model(folder).num_layers
     share = (num_layers or total) / total
     return bool(sum(sizes) * share * 1.5 < psutil.virtual_memory().available)
-
-
-def head_of(folder: Path) -> "torch.Tensor":
-    """The output head, float32 [vocab_size, hidden_size]; nothing else is read.
-
-    Raises:
-        ParameterError: the checkpoint has none under a known name.
-    """
-    return embedding_and_head(open_weights(folder), read_config(folder).tied)[1].float()
-
-
-def shortest(lengths: Sequence[int], count: int, at_least: int = 8) -> list[int]:
-    """Positions of the ``count`` shortest rows of ``at_least`` tokens. Pure.
-
-    Raises:
-        ParameterError: no row is long enough to tell layers apart.
-    """
-    usable = [n for n, length in enumerate(lengths) if length >= at_least]
-    if not usable:
-        raise ParameterError(f"no row has {at_least} tokens", fix="probe a store with longer rows")
-    return sorted(usable, key=lambda n: (lengths[n], n))[:count]

@@ -1,37 +1,36 @@
-"""A probe as notebook 05 runs it: which rows, which reference, and what came out."""
+"""A probe as notebook 05 runs it: choose rows and a reference, compare, conclude."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hslib import extract
-from hslib.errors import ProbeError
-from hslib.extract import require_store
+from hslib.errors import ParameterError, ProbeError
 from hslib.model import ModelInfo, read_final_norm, read_model
 from hslib.parameters import ExtractionParameters, ProbeParameters
-from hslib.probe.readings import (
+from hslib.probe.head import (
     NO_FINAL,
+    HeadFinding,
     HeadReading,
-    HeadVerdict,
-    ProbeReport,
-    compare,
+    head_of,
     judge_head,
     read_through_head,
 )
-from hslib.probe.reference import fits, head_of, load_reference, shortest
-from hslib.server import endpoints as serving
+from hslib.probe.layers import ProbeReport, compare
+from hslib.probe.reference import fits, load_reference
 from hslib.server.client import ServerClient
 from hslib.store import Store, StoredSample
 
 if TYPE_CHECKING:
+    from hslib.job.progress import ProgressState
     from hslib.store import Manifest
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What will be compared with what; nothing is loaded yet.
+    """What will be compared; nothing is loaded yet.
 
-    ``num_layers``: how many of the reference's layers are loaded; 0 = its head alone.
+    ``num_layers``: layers of the reference to load; 0 = its output head alone.
     """
 
     parameters: ProbeParameters
@@ -42,7 +41,7 @@ class Probe:
 
     @property
     def title(self) -> str:
-        """Of figures: the run and how many rows."""
+        """For figures: the run, its rows and tokens."""
         tokens = sum(sample.entry.num_tokens for sample in self.samples)
         name = self.parameters.run_dir
         return f"{name}: {len(self.samples)} rows, {tokens} tokens"
@@ -61,14 +60,22 @@ class Probe:
         }
 
 
-def plan_probe(parameters: ProbeParameters) -> Probe:
-    """Choose short rows, of a store or extracted now from a running server, and a reference.
+def plan_probe(
+    parameters: ProbeParameters, show: "Callable[[ProgressState], None] | None" = None
+) -> Probe:
+    """Choose a reference and short rows, of a store or extracted now from a running server.
+
+    Args:
+        show: called with the progress of that extraction.
 
     Raises:
         StoreError, ServerError, ParameterError: no store, server or model there.
         ProbeError: the reference's shape is not the store's.
     """
-    store = _live_store(parameters) if parameters.server_url else _stored(parameters)
+    if parameters.server_url:
+        store = _extract_from_server(parameters, show)
+    else:
+        store = extract.require_store(parameters)
     lengths = [entry.num_tokens for entry in store.entries.values()]
     indices = list(store.entries)
     chosen = shortest(lengths, parameters.num_rows, parameters.min_tokens)
@@ -86,12 +93,22 @@ def plan_probe(parameters: ProbeParameters) -> Probe:
     return Probe(parameters, store.manifest, samples, model, count)
 
 
-def _stored(parameters: ProbeParameters) -> Store:
-    return require_store(parameters)
+def shortest(lengths: Sequence[int], count: int, at_least: int = 8) -> list[int]:
+    """Positions of the ``count`` shortest rows of ``at_least`` tokens. Pure.
+
+    Raises:
+        ParameterError: no row is long enough to tell layers apart.
+    """
+    usable = [n for n, length in enumerate(lengths) if length >= at_least]
+    if not usable:
+        raise ParameterError(f"no row has {at_least} tokens", fix="probe a store with longer rows")
+    return sorted(usable, key=lambda n: (lengths[n], n))[:count]
 
 
-def _live_store(parameters: ProbeParameters) -> Store:
-    """The dataset's first rows, extracted from a running server into the run's ``probe``."""
+def _extract_from_server(
+    parameters: ProbeParameters, show: "Callable[[ProgressState], None] | None"
+) -> Store:
+    """The dataset's first rows, in a store below the run's ``probe``."""
     job = ExtractionParameters(
         run_dir=f"{parameters.run_dir}/probe",
         dataset_path=parameters.dataset_path,
@@ -101,15 +118,15 @@ def _live_store(parameters: ProbeParameters) -> Store:
         limit=max(64, parameters.num_rows),
         api_key_env=parameters.api_key_env,
     )
-    fleet = serving.open_endpoints(job)
-    extract.run(extract.prepare(job, fleet), fleet).require_whole()
+    servers = extract.open_servers(job)
+    extract.run(extract.prepare(job, servers), servers, show).require_whole()
     return Store(job.store_path)
 
 
 def _layers_to_load(
     parameters: ProbeParameters, model: ModelInfo, boundaries: Sequence[int]
 ) -> int:
-    """All layers, those up to the last stored boundary, the first ones, or none."""
+    """As many as fit: all, those up to a stored boundary, the first four, or none."""
     total = model.num_layers
     if parameters.max_layers >= 0:
         return min(parameters.max_layers, total)
@@ -118,14 +135,17 @@ def _layers_to_load(
 
 
 def against_reference(probe: Probe) -> ProbeReport | None:
-    """Every stored layer against every boundary that could be loaded; None without any."""
+    """Compare every stored state with every loaded boundary; None where no layer is loaded."""
     if not probe.num_layers:
         return None
     return compare(probe.samples, load_reference(probe.model.path, probe.num_layers))
 
 
-def through_head(probe: Probe) -> tuple[list[HeadReading], HeadVerdict]:
-    """Every stored layer through norm and head, and with a server's own log probabilities."""
+def through_head(probe: Probe) -> tuple[list[HeadReading], HeadFinding]:
+    """Read every stored state through norm and head; nothing is read without a final state.
+
+    With ``server_url`` the server's log probabilities of the same rows are compared too.
+    """
     parameters, model = probe.parameters, probe.model
     logprobs: list[list[float]] | None = None
     if not probe.manifest.stores_final:
@@ -140,18 +160,18 @@ def through_head(probe: Probe) -> tuple[list[HeadReading], HeadVerdict]:
     return readings, judge_head(readings, model.vocab_size)
 
 
-def metrics(report: ProbeReport | None, head: HeadVerdict) -> dict[str, str]:
+def probe_metrics(report: ProbeReport | None, head: HeadFinding) -> dict[str, str]:
     """For ``metrics.json``."""
-    layers = {f.claimed: f.verdict for f in report.findings} if report else {}
+    layers = {f.claimed: f.match for f in report.findings} if report else {}
     return {**layers, "head": head.side}
 
 
-def conclude(probe: Probe, report: ProbeReport | None, head: HeadVerdict) -> str:
-    """The verdict of both kinds of evidence in words.
+def conclude(probe: Probe, report: ProbeReport | None, head: HeadFinding) -> str:
+    """The result of both comparisons in words.
 
     Raises:
-        ProbeError: one of them contradicts the manifest. What is only likely does not, unless
-            it is all there is.
+        ProbeError: one of them contradicts the manifest. The head's finding counts only if a
+            server proved it, or if no whole reference was loaded.
     """
     if report is not None:
         report.require_as_claimed()

@@ -1,8 +1,8 @@
-"""What does not look like its kind: every finding names a sample, a state and the reason.
+"""Samples unlike the others: every anomaly names a sample, a state and the reason.
 
-Scores are robust: distance from the median in units of 1.4826 times the median absolute
-deviation (a normal distribution's standard deviation), with a floor, so that a store of nearly
-equal samples does not call the smallest difference an anomaly.
+A score is the distance from the median, in units of 1.4826 times the median absolute deviation
+(a normal distribution's standard deviation). The unit has a floor: among nearly equal samples
+the smallest difference is no anomaly.
 """
 
 from collections import defaultdict
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     import pandas
 
 FAR = 8.0  # robust standard deviations
-_MIN_SAMPLES = 8  # fewer have no kind to be outside of
-_NAMED = 100  # foreign samples among which owners are looked for
-_COHERENT = 0.3  # a store whose median score is lower can't tell foreign ids
+_MIN_SAMPLES = 8  # fewer say nothing of what is usual
+_NAMED = 100  # foreign samples among which the states' owners are searched
+_COHERENT = 0.3  # below this median score, states say nothing of their ids
 
 
 @dataclass(frozen=True)
 class Anomaly:
-    """One finding. ``state`` is "" where it concerns all; ``score`` NaN where nothing is scored."""
+    """``state`` is "" where all are concerned; ``score`` NaN where nothing is scored."""
 
     index: int
     state: str
@@ -37,7 +37,7 @@ class Anomaly:
 
 @dataclass(frozen=True)
 class Feature:
-    """A number a sample and state has, and how it is compared: ``floor`` is the least spread."""
+    """A number per sample and state, and how it is compared; ``floor``: the least spread."""
 
     column: str
     words: str
@@ -65,8 +65,8 @@ def robust_scores(values: np.ndarray, floor: float) -> np.ndarray:
 def outside(values: np.ndarray, scores: np.ndarray, floor: float) -> np.ndarray:
     """Which values are far off *and* clear of the middle 90 % of all. Pure.
 
-    The second keeps a kind of its own from being called outliers: rows that hold a token with
-    a massive state differ from rows that hold none, and a third of all may do so.
+    The second condition spares large groups: rows with a massive token differ from rows without
+    one, and a third of all rows may have one.
     """
     low = np.quantile(values, 0.05, method="higher")
     high = np.quantile(values, 0.95, method="lower")
@@ -93,7 +93,7 @@ def find_outliers(samples: "pandas.DataFrame") -> Iterator[Anomaly]:
 
 
 def find_defects(samples: "pandas.DataFrame") -> Iterator[Anomaly]:
-    """What is wrong in any company: non-finite, constant, or repeated values."""
+    """What is wrong in itself: non-finite, constant, or repeated values."""
     for row in samples.itertuples():
         index, state = int(row.index), str(row.state)
         if row.non_finite:
@@ -125,7 +125,7 @@ def find_same_states(hashes: Mapping[int, str], entries: Mapping[int, Entry]) ->
 
 
 def find_foreign_states(indices: Sequence[int], sketches: Sequence[Sketch]) -> Iterator[Anomaly]:
-    """Samples whose states do not go with their ids; names the sample whose they seem to be.
+    """Samples whose states do not fit their ids, with the sample whose ids they fit.
 
     Rows that share most of their ids, such as short ones of one template, can't be told apart.
     """

@@ -1,9 +1,9 @@
 """Do a sample's states belong to its ids? Asked of the states alone, without the model.
 
-Early in a model a token's state depends mostly on the token itself. So the states of one id
-in different samples resemble each other, and a sample whose states were filed under other ids,
-or shifted by some rows, resembles nobody. Kept per sample: a few tokens of the first state,
-projected to a few random directions (Johnson and Lindenstrauss), about 1 KB.
+Early in a model a token's state depends mostly on the token itself, so the states of one id
+resemble each other across samples. States that were filed under other ids, or shifted by some
+tokens, do not. Kept per sample: a few tokens of the first state, projected to a few random
+directions (Johnson and Lindenstrauss), about 1 KB.
 """
 
 from collections.abc import Sequence
@@ -52,10 +52,10 @@ class Sketcher:
 
 
 class Coherence:
-    """All sketches of a store, each to be held against the others.
+    """Compares each sketch of a store with all others.
 
-    Memory is that of the sketches, twice. The mean state of each id over all sketches is kept, and
-    of it a sample's own share is taken out before the sample is judged.
+    It knows the mean state of each id over all sketches; before a sample is judged, the sample's
+    own share is taken out of that mean. Needs twice the memory of the sketches.
     """
 
     def __init__(self, sketches: Sequence[Sketch]) -> None:
@@ -72,12 +72,14 @@ class Coherence:
         return np.asarray((states.astype(np.float32) - self._centre) / self._spread)
 
     def scores(self) -> NDArray[np.float64]:
-        """Of each sample the mean cosine of its states with other samples' states of the same ids,
-        float64 [S]; NaN where fewer than ``MIN_TOKENS`` of its ids occur elsewhere."""
+        """Mean cosine of each sample's states with other samples' states of the same ids.
+
+        float64 [S]; NaN where fewer than ``MIN_TOKENS`` of its ids occur elsewhere.
+        """
         return np.array([self.score(at, at) for at in range(len(self._sketches))])
 
     def score(self, states_of: int, ids_of: int) -> float:
-        """How well one sample's states fit the ids of another, which must be as long."""
+        """How well one sample's states fit another's ids; both must have as many tokens."""
         own = self._sketches[ids_of]
         where = np.searchsorted(self._ids, own.ids)
         same = own.ids[:, None] == own.ids[None, :]

@@ -1,9 +1,9 @@
 """Can the states be made smaller? Measured on the store's own bytes, each method in one thread.
 
-A bf16 value is a byte of sign and exponent (all but its last bit), and a byte of that bit and
-the mantissa. The first repeats itself, the second is nearly noise: a compressor that sees them in
-turns finds little, one that sees them apart finds what there is. FP8 is not lossless: it keeps
-one byte a value and a scale a token and state.
+A bf16 value has one byte of sign and exponent, but for the exponent's last bit, and one byte of
+that bit and the mantissa. The first repeats itself, the second is nearly noise. A compressor
+that sees the two in turns finds little; one that sees each by itself finds what there is. FP8 is
+not lossless: one byte per value, and one scale per token and state.
 """
 
 import time
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     import pandas
     import torch
 
-_BLOCK_BYTES = 4 << 20
+_BYTES_PER_SAMPLE = 4 << 20
 _FP8_MAX = 448.0  # largest finite float8_e4m3fn (Micikevicius et al. 2022, table 1)
 _ZSTD_LEVEL = 3
 
-Bits = np.ndarray  # uint16 [t, L, H], bf16 bits
+Bits = np.ndarray  # uint16 [t, L, H], bf16 bits of t tokens
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Method:
     unpack: Callable[[tuple[bytes, ...], tuple[int, ...]], Bits]
 
 
-def draw_blocks(store: Store, seed: int, max_bytes: int) -> list[Bits]:
+def draw_states(store: Store, seed: int, max_bytes: int) -> list[Bits]:
     """Runs of whole tokens from samples in random order, together about ``max_bytes``.
 
     Raises:
@@ -45,66 +45,60 @@ def draw_blocks(store: Store, seed: int, max_bytes: int) -> list[Bits]:
     """
     import torch
 
+    if not store.entries:
+        raise StoreError("the store holds no sample yet", fix="run notebook 03 first")
     rng = np.random.default_rng(seed)
-    blocks: list[Bits] = []
+    drawn: list[Bits] = []
     left = max_bytes
     for index in rng.permutation(list(store.entries)):
         states = store[int(index)].hidden_states
-        rows = max(1, min(_BLOCK_BYTES, left) // (states[0].numel() * 2))
-        start = int(rng.integers(0, max(len(states) - rows, 0) + 1))
-        block = states[start : start + rows].clone().view(torch.int16).numpy().view(np.uint16)
-        blocks.append(block)
-        left -= block.nbytes
+        tokens = max(1, min(_BYTES_PER_SAMPLE, left) // (states[0].numel() * 2))
+        start = int(rng.integers(0, max(len(states) - tokens, 0) + 1))
+        part = states[start : start + tokens].clone()
+        drawn.append(part.view(torch.int16).numpy().view(np.uint16))
+        left -= drawn[-1].nbytes
         if left <= 0:
-            return blocks
-    if not blocks:
-        raise StoreError("the store holds no sample yet", fix="run notebook 03 first")
-    return blocks
-
-
-def size_of(blocks: Sequence[Bits]) -> str:
-    """How much was drawn, in words."""
-    return f"{sum(block.nbytes for block in blocks) / 1e6:.0f} MB"
+            break
+    return drawn
 
 
 def methods() -> tuple[Method, ...]:
-    """What is compared, the plain first."""
+    """What is compared, the plain one first."""
     return (
         Method("zstd", True, _pack_zstd, _unpack_zstd),
         Method("byte planes + zstd", True, _pack_planes, _unpack_planes),
-        Method("bit shuffle + zstd (blosc2)", True, _pack_bits, _unpack_bits),
-        Method("FP8 a token", False, _pack_fp8, _unpack_fp8),
+        Method("FP8 per token", False, _pack_fp8, _unpack_fp8),
     )
 
 
-def compare(blocks: Sequence[Bits]) -> "pandas.DataFrame":
-    """Every method on every block.
+def compare_compression(drawn: Sequence[Bits]) -> "pandas.DataFrame":
+    """Every method on all that was drawn.
 
-    Returns a line a method: ``method, lossless, ratio`` (stored / original bytes), ``pack_mb_s``,
-    ``unpack_mb_s`` (original MB a second), ``relative_error`` (Frobenius norm, all values).
+    Returns a line per method: ``method, lossless, ratio`` (stored / original bytes),
+    ``pack_mb_s``, ``unpack_mb_s`` (original MB per second), ``relative_error`` (Frobenius norm).
 
     Raises:
         ArithmeticError: a lossless method gave other bytes back.
     """
     import pandas
 
-    return pandas.DataFrame([_measure(method, blocks) for method in methods()])
+    return pandas.DataFrame([_measure(method, drawn) for method in methods()])
 
 
-def _measure(method: Method, blocks: Sequence[Bits]) -> dict[str, object]:
+def _measure(method: Method, drawn: Sequence[Bits]) -> dict[str, object]:
     size = stored = 0
     pack_s = unpack_s = error = power = 0.0
-    for block in blocks:
+    for bits in drawn:
         started = time.perf_counter()
-        parts = method.pack(block)
+        parts = method.pack(bits)
         packed = time.perf_counter()
-        back = method.unpack(parts, block.shape)
+        back = method.unpack(parts, bits.shape)
         unpack_s += time.perf_counter() - packed
         pack_s += packed - started
-        size, stored = size + block.nbytes, stored + sum(map(len, parts))
-        if method.is_lossless and not np.array_equal(back, block):
+        size, stored = size + bits.nbytes, stored + sum(map(len, parts))
+        if method.is_lossless and not np.array_equal(back, bits):
             raise ArithmeticError(f"{method.name} did not give the same bytes back")
-        original = _values(block)
+        original = _values(bits)
         error += float((_values(back) - original).square().sum())
         power += float(original.square().sum())
     return {
@@ -117,12 +111,12 @@ def _measure(method: Method, blocks: Sequence[Bits]) -> dict[str, object]:
     }
 
 
-def recommend(table: "pandas.DataFrame") -> str:
+def recommend_compression(compared: "pandas.DataFrame") -> str:
     """What to do about it, in words. Pure."""
-    plain = table.iloc[0]
-    lossless = table[table["lossless"]]
+    plain = compared.iloc[0]
+    lossless = compared[compared["lossless"]]
     best = lossless.loc[lossless["ratio"].idxmin()]
-    lossy = table[~table["lossless"]].iloc[0]
+    lossy = compared[~compared["lossless"]].iloc[0]
     if best["ratio"] > 0.95:
         text = f"Not worth it without loss: the best, {best['method']}, saves {_saved(best)}."
     else:
@@ -144,61 +138,41 @@ def _saved(line: "pandas.Series") -> str:
 # --- the methods --------------------------------------------------------------------------
 
 
-def _pack_zstd(block: Bits) -> tuple[bytes, ...]:
+def _zstd(data: np.ndarray) -> bytes:
     import zstandard
 
-    return (zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(block.data.cast("B")),)
+    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(data.data.cast("B"))
+
+
+def _unzstd(data: bytes) -> bytes:
+    import zstandard
+
+    return zstandard.ZstdDecompressor().decompress(data)
+
+
+def _pack_zstd(bits: Bits) -> tuple[bytes, ...]:
+    return (_zstd(bits),)
 
 
 def _unpack_zstd(parts: tuple[bytes, ...], shape: tuple[int, ...]) -> Bits:
-    import zstandard
-
-    data = zstandard.ZstdDecompressor().decompress(parts[0])
-    return np.frombuffer(data, np.uint16).reshape(shape)
+    return np.frombuffer(_unzstd(parts[0]), np.uint16).reshape(shape)
 
 
-def _pack_planes(block: Bits) -> tuple[bytes, ...]:
-    import zstandard
-
-    compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
-    turned = (block << 1) | (block >> 15)  # the sign goes to the mantissa, the exponent is whole
-    planes = ((turned >> 8).astype(np.uint8), turned.astype(np.uint8))
-    return tuple(compressor.compress(plane.data.cast("B")) for plane in planes)
+def _pack_planes(bits: Bits) -> tuple[bytes, ...]:
+    turned = (bits << 1) | (bits >> 15)  # the sign joins the mantissa: the exponent is whole
+    return _zstd((turned >> 8).astype(np.uint8)), _zstd(turned.astype(np.uint8))
 
 
 def _unpack_planes(parts: tuple[bytes, ...], shape: tuple[int, ...]) -> Bits:
-    import zstandard
-
-    decompressor = zstandard.ZstdDecompressor()
-    high, low = (np.frombuffer(decompressor.decompress(part), np.uint8) for part in parts)
+    high, low = (np.frombuffer(_unzstd(part), np.uint8) for part in parts)
     turned = (high.astype(np.uint16) << 8) | low
     return ((turned >> 1) | (turned << 15)).reshape(shape)
 
 
-def _pack_bits(block: Bits) -> tuple[bytes, ...]:
-    import blosc2
-
-    data = blosc2.compress2(
-        block.data.cast("B"),
-        codec=blosc2.Codec.ZSTD,
-        clevel=_ZSTD_LEVEL,
-        filters=[blosc2.Filter.BITSHUFFLE],
-        typesize=2,
-        nthreads=1,
-    )
-    return (bytes(data),)
-
-
-def _unpack_bits(parts: tuple[bytes, ...], shape: tuple[int, ...]) -> Bits:
-    import blosc2
-
-    return np.frombuffer(blosc2.decompress2(parts[0], nthreads=1), np.uint16).reshape(shape)
-
-
-def _pack_fp8(block: Bits) -> tuple[bytes, ...]:
+def _pack_fp8(bits: Bits) -> tuple[bytes, ...]:
     import torch
 
-    values = _values(block)
+    values = _values(bits)
     scales = values.abs().amax(dim=-1, keepdim=True) / _FP8_MAX
     scales = torch.where(scales > 0, scales, 1.0)
     small = (values / scales).to(torch.float8_e4m3fn)
@@ -214,9 +188,9 @@ def _unpack_fp8(parts: tuple[bytes, ...], shape: tuple[int, ...]) -> Bits:
     return values.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
 
 
-def _values(block: Bits) -> "torch.Tensor":
+def _values(bits: Bits) -> "torch.Tensor":
     """float32 of bf16 bits."""
     import torch
 
-    writable = block if block.flags.writeable else block.copy()  # else torch warns
+    writable = bits if bits.flags.writeable else bits.copy()  # else torch warns
     return torch.from_numpy(writable.view(np.int16)).view(torch.bfloat16).float()

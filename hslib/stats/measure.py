@@ -1,22 +1,28 @@
-"""A store to tables: one pass over the samples that were drawn, in bounded memory."""
+"""One pass over a store's samples, in bounded memory, gives all tables."""
 
-from collections.abc import Callable
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from hslib.errors import StoreError
 from hslib.stats import anomalies, tables
 from hslib.stats.coherence import Sketcher
 from hslib.stats.sample import SampleNumbers, measure_sample
 from hslib.stats.sampling import Sampling, draw
 from hslib.stats.totals import Totals
-from hslib.stats.workers import in_order
 from hslib.store import Store
 
 if TYPE_CHECKING:
     import pandas
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +77,10 @@ def measure(
     Raises:
         StoreError: the store is empty, or a sample's file is not whole.
     """
+    if not store.entries:
+        where = str(store.path)
+        raise StoreError("the store holds no sample yet", path=where, fix="run notebook 03 first")
     sampling = draw(store.entries, sample_limit, seed)
-    tables.require_samples(store, sampling)
     states = store.manifest.state_names
     sketcher = Sketcher(store.manifest.hidden_size, seed)
     nothing = np.empty(0, dtype=np.int64)
@@ -81,16 +89,19 @@ def measure(
         return measure_sample(store[index], sampling.tokens.get(index, nothing), sketcher)
 
     totals = Totals(len(states), max(store.entries[i].num_tokens for i in sampling.indices))
-    lines = tables.SampleLines(len(sampling.indices), states)
+    lines: list[np.ndarray] = []
+    mask_tokens: list[int] = []
     hashes: dict[int, str] = {}
     ahead = (_read_ahead(store, index) for index in sampling.indices)
     for done, numbers in enumerate(in_order(work, ahead, workers), start=1):
         totals.add(numbers)
-        lines.add(numbers, store.entries[numbers.index])
+        lines.append(tables.sample_numbers(numbers, store.entries[numbers.index]))
+        mask_tokens.append(numbers.mask_tokens)
         hashes[numbers.index] = numbers.states_hash
         show(done, len(sampling.indices))
-    samples = lines.table()
-    spectra, ranks = tables.spectra(totals, states)
+    samples = tables.samples(lines, sampling.indices, states)
+    num_tokens = [store.entries[index].num_tokens for index in sampling.indices]
+    spectra = list(in_order(totals.spectrum, range(len(states))))
     found = [
         *anomalies.find_defects(samples),
         *anomalies.find_outliers(samples),
@@ -100,14 +111,14 @@ def measure(
     return StoreStats(
         sampling=sampling,
         states=states,
-        layers=tables.layers(totals, samples, states, ranks),
+        layers=tables.layers(totals, samples, states, spectra),
         samples=samples,
         norms=tables.norms(totals, states),
         positions=tables.positions(totals, states),
         massive=tables.massive(totals, states),
         similarity=tables.similarity(totals, states),
-        spectra=spectra,
-        masks=lines.masks(),
+        spectra=tables.spectra(spectra, states),
+        masks=tables.masks(sampling.indices, num_tokens, mask_tokens),
         anomalies=tables.anomaly_table(found),
     )
 
@@ -116,3 +127,23 @@ def _read_ahead(store: Store, index: int) -> int:
     """Ask for a sample's file before it is needed; returns the index."""
     store.storage.read_ahead(store.entries[index].file)
     return index
+
+
+def in_order(
+    work: Callable[[Item], Value], items: Iterable[Item], workers: int = 0
+) -> Iterator[Value]:
+    """Results in the order of ``items``, computed by threads; few items are taken ahead.
+
+    Each thread lets torch use one thread: the work is too small to be divided further.
+    """
+    import torch
+
+    count = workers or os.cpu_count() or 1
+    with ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        waiting: deque[Future[Value]] = deque()
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > 2 * count:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

@@ -1,7 +1,7 @@
-"""Mean, variance and kurtosis that merge: sums of parts become sums of the whole.
+"""Mean, variance and kurtosis of a whole from those of its parts.
 
-Merging is Pébay's pairwise update of central moments (Sandia report SAND2008-6212, eq. 1.5),
-which does not subtract large numbers from each other as sums of powers would.
+Merging is Pébay's pairwise update of central moments (Sandia report SAND2008-6212, eq. 1.5).
+It does not subtract large numbers from each other, as sums of powers would.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Moments:
-    """Counts and central sums ``sum((x - mean) ** k)``, float64 [L], one place a state."""
+    """Counts, means, and central sums ``sum((x - mean) ** k)``; float64 [L], by state."""
 
     count: Floats
     mean: Floats

@@ -1,7 +1,7 @@
 """One stored sample's numbers, in one pass over its bytes.
 
-Blocks of tokens are made float32 in a buffer that stays in a core's cache, and everything is
-computed there: a pass costs about 15 ms of one core for 29 MB.
+A few tokens at a time become float32 in a buffer that fits into a core's cache; everything is
+computed there. 29 MB cost about 15 ms of one core.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from hslib.store import StoredSample
 if TYPE_CHECKING:
     import torch
 
-_BLOCK_VALUES = 16 * 4 * 7168  # 1.8 MB of float32
+_VALUES_AT_ONCE = 16 * 4 * 7168  # 1.8 MB of float32
 _MEDIAN_TOKENS = 8
 MASSIVE_RATIO = 1000.0  # Sun et al. 2024, "Massive Activations in LLMs", section 2
 
@@ -37,11 +37,12 @@ class Massive:
 class SampleNumbers:
     """What one sample adds to the statistics of the store; arrays by state are [L].
 
-    ``norms`` float32 [T, L] token L2 norms. ``layer_cosine`` float64 [L, L], summed over tokens.
-    ``adjacent_cosine`` sum over the T-1 pairs of neighbours. ``repeated``: tokens whose row is bit
-    for bit the row before. ``same_as_next``: the state equals the next one bit for bit.
-    ``picked`` bf16 bits uint16 [N, L, H], the tokens drawn for the spectrum. ``states_hash``
-    is xxh3-64 over the states' bytes.
+    ``norms`` float32 [T, L]: L2 norms of tokens. ``layer_cosine`` float64 [L, L]: cosine of
+    every two states, summed over tokens. ``adjacent_cosine``: cosine of neighbouring tokens,
+    summed over the T-1 pairs. ``repeated``: tokens whose state equals the token before's bit for
+    bit. ``same_as_next``: the state equals the next state bit for bit. ``picked`` uint16
+    [N, L, H]: bf16 bits of the tokens drawn for the spectrum. ``states_hash``: xxh3-64 over the
+    states' bytes.
     """
 
     index: int
@@ -66,13 +67,13 @@ def measure_sample(
 
     Args:
         positions: tokens to keep for the spectrum.
-        sketcher: makes the record by which states are later held against ids.
+        sketcher: keeps the few states that are later compared with other samples'.
     """
     import torch
 
     states = sample.hidden_states
     tokens, count, hidden = states.shape
-    rows = max(1, _BLOCK_VALUES // (count * hidden))
+    rows = max(1, _VALUES_AT_ONCE // (count * hidden))
     bits = states.view(torch.int16).numpy().view(np.uint16)
     sums = _Sums(tokens, count, hidden, min(rows, tokens))
     states_hash = xxhash.xxh3_64()
@@ -112,29 +113,32 @@ class _Sums:
         self._buffer = torch.empty(rows + 1, count, hidden)  # row 0 is the token before
         self._square = torch.empty(rows, count, hidden)
 
-    def add(self, block: "torch.Tensor", start: int) -> None:
-        """Add the tokens ``start ..``, bf16 [t, L, H]."""
+    def add(self, states: "torch.Tensor", start: int) -> None:
+        """Add the tokens from ``start`` on, bf16 [t, L, H]."""
         import torch
 
-        n = len(block)
+        n = len(states)
         values = self._buffer[1 : n + 1]
-        values.copy_(block)
-        sums = self._block_sums(values, self._square[:n], start)
+        values.copy_(states)
+        sums = self._power_sums(values, self._square[:n], start)
         if not sums.isfinite().all():  # NaN, inf, or too large for fourth powers in float32
-            self._mend(values)
-            sums = self._block_sums(values.double(), self._square[:n].double(), start)
+            self._zero_non_finite(values)
+            sums = self._power_sums(values.double(), self._square[:n].double(), start)
         self.powers += sums.sum(dim=1, dtype=torch.float64).numpy()
         self._buffer[0].copy_(self._buffer[n])
 
-    def _mend(self, values: "torch.Tensor") -> None:
-        """Count what is not finite and leave it out."""
+    def _zero_non_finite(self, values: "torch.Tensor") -> None:
+        """Count NaN and infinities, and put 0 in their place."""
         self.non_finite += (~values.isfinite()).sum(dim=(0, 2)).numpy()
         values.nan_to_num_(0.0, 0.0, 0.0)
 
-    def _block_sums(
+    def _power_sums(
         self, values: "torch.Tensor", square: "torch.Tensor", start: int
     ) -> "torch.Tensor":
-        """Fill in Gram matrices and products of neighbours; returns sums of powers [4, t, L]."""
+        """Sums of powers 1 to 4 over the hidden size, [4, t, L].
+
+        Also fills in Gram matrices and dot products of neighbours.
+        """
         import torch
 
         n, dot = len(values), torch.linalg.vecdot
@@ -161,7 +165,7 @@ def _adjacent(products: Floats, norms: Floats) -> Floats:
 
 
 def _repeated(bits: np.ndarray, pairs: Floats) -> np.ndarray:
-    """How many rows equal the row before; only rows whose cosine allows it are compared."""
+    """Tokens whose state equals the one before, [L]; only those of cosine 1 are compared."""
     at, state = np.nonzero(pairs > 1 - 1e-5)
     same = [np.array_equal(bits[t, s], bits[t + 1, s]) for t, s in zip(at, state, strict=True)]
     found = np.bincount(state, weights=np.asarray(same, float), minlength=pairs.shape[1])
@@ -169,7 +173,7 @@ def _repeated(bits: np.ndarray, pairs: Floats) -> np.ndarray:
 
 
 def _same_as_next(bits: np.ndarray, mean_cosine: Floats) -> np.ndarray:
-    """Whether a state is the next one again; [L], False for the last."""
+    """Whether a state equals the next state, bool [L]; False for the last."""
     count = bits.shape[1]
     likely = [s + 1 < count and mean_cosine[s, s + 1] > 1 - 1e-5 for s in range(count)]
     return np.array(
@@ -178,9 +182,9 @@ def _same_as_next(bits: np.ndarray, mean_cosine: Floats) -> np.ndarray:
 
 
 def _massive(sample: StoredSample, bits: np.ndarray) -> Massive:
-    """Values that dwarf the median magnitude of ``_MEDIAN_TOKENS`` tokens of their state.
+    """Values beyond ``MASSIVE_RATIO`` times the median over ``_MEDIAN_TOKENS`` tokens.
 
-    Only states whose absmax, measured by the server, allows it are looked at.
+    A state is read only if the server's absmax allows such a value.
     """
     import torch
 
@@ -206,7 +210,7 @@ def _massive(sample: StoredSample, bits: np.ndarray) -> Massive:
 
 
 def _may_exceed(sample: StoredSample, state: int, threshold: float) -> bool:
-    """By the server's absmax in the journal; without one, it may."""
+    """Whether the server's absmax in the journal exceeds it; True where there is none."""
     layers = sample.entry.layers
     absmax = layers[state].get("absmax") if state < len(layers) else None
     return absmax is None or absmax > threshold

@@ -1,4 +1,4 @@
-"""Which samples and tokens the statistics look at: all, or a draw that anyone can repeat."""
+"""Which samples and tokens the statistics read: all, or a draw that its seed repeats."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ MAX_TOKENS = 1024  # for the spectrum; of the case study's width they take 59 MB
 
 @dataclass(frozen=True)
 class Sampling:
-    """What was drawn.
+    """What was drawn; ``indices`` ascend.
 
-    ``indices`` ascend. ``tokens`` maps an index to the positions (ascending) of that sample's
-    tokens that were drawn for the spectrum, uniformly over all tokens of ``indices``.
+    ``tokens``: the tokens for the spectrum, drawn uniformly over all tokens of ``indices``; sample
+    index -> ascending positions.
     """
 
     seed: int
@@ -33,7 +33,7 @@ class Sampling:
         return sum(len(positions) for positions in self.tokens.values())
 
     def sentence(self) -> str:
-        """What the numbers speak of, in words."""
+        """What the numbers are about, in words."""
         what = f"All {self.num_stored:,} stored samples"
         if not self.is_whole:
             what = (

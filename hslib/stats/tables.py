@@ -12,14 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hslib.errors import StoreError
 from hslib.stats.anomalies import Anomaly
 from hslib.stats.sample import SampleNumbers
-from hslib.stats.sampling import Sampling
-from hslib.stats.spectrum import Spectrum, spectrum
-from hslib.stats.totals import Totals
-from hslib.stats.workers import in_order
-from hslib.store import Entry, Store
+from hslib.stats.totals import Spectrum, Totals
+from hslib.store import Entry
 
 if TYPE_CHECKING:
     import pandas
@@ -41,82 +37,67 @@ _NUMBERS = (
     "zero_share",
     "witness",
 )
-_TOLD = _NUMBERS[-4:]  # by the server
+_OF_SERVER = _NUMBERS[-4:]  # measured by the server
 
 
-def require_samples(store: Store, sampling: Sampling) -> None:
-    """Raises :class:`StoreError` when there is nothing to look at."""
-    if not sampling.indices:
-        raise StoreError(
-            "the store holds no sample yet", path=str(store.path), fix="run notebook 03 first"
-        )
+def sample_numbers(sample: SampleNumbers, entry: Entry) -> np.ndarray:
+    """One sample's part of the table of samples: float64 [L, columns], without names."""
+    count = len(sample.non_finite)
+    pairs = entry.num_tokens - 1
+    of_server = [[layer.get(name) for name in _OF_SERVER] for layer in entry.layers]
+    measured = (
+        np.full(count, entry.num_tokens),
+        sample.moments.mean,
+        sample.moments.std,
+        sample.moments.kurtosis,
+        np.median(sample.norms, axis=0),
+        sample.norms.mean(axis=0, dtype=np.float64),
+        sample.adjacent_cosine / pairs if pairs else np.full(count, np.nan),
+        sample.non_finite,
+        sample.repeated,
+        sample.same_as_next,
+    )
+    numbers = np.full((count, len(_NUMBERS)), np.nan)
+    numbers[:, : len(measured)] = np.stack(measured, axis=1)
+    if of_server:
+        numbers[: len(of_server), len(measured) :] = np.array(of_server, float)  # None -> NaN
+    return numbers
 
 
-class SampleLines:
-    """A line a sample and state, kept as plain numbers until the table is wanted."""
+def samples(
+    lines: Sequence[np.ndarray], indices: Sequence[int], states: Sequence[str]
+) -> "pandas.DataFrame":
+    """A line per sample and state: ``index, state`` and the columns of ``_NUMBERS``."""
+    import pandas
 
-    def __init__(self, num_samples: int, states: Sequence[str]) -> None:
-        self._states = states
-        self._numbers = np.full((num_samples, len(states), len(_NUMBERS)), np.nan)
-        self._indices = np.zeros(num_samples, dtype=np.int64)
-        self._mask_tokens = np.zeros(num_samples, dtype=np.int64)
-        self._count = 0
+    frame = pandas.DataFrame(np.concatenate(lines), columns=list(_NUMBERS))
+    frame.insert(0, "index", np.repeat(np.asarray(indices, np.int64), len(states)))
+    frame.insert(1, "state", list(states) * len(lines))
+    counts = ("num_tokens", "non_finite", "repeated")
+    return frame.astype({**dict.fromkeys(counts, "int64"), "same_as_next": bool})
 
-    def add(self, sample: SampleNumbers, entry: Entry) -> None:
-        at = self._count
-        pairs = max(entry.num_tokens - 1, 1)
-        measured = [
-            np.full(len(self._states), entry.num_tokens),
-            sample.moments.mean,
-            sample.moments.std,
-            sample.moments.kurtosis,
-            np.median(sample.norms, axis=0),
-            sample.norms.mean(axis=0, dtype=np.float64),
-            sample.adjacent_cosine / pairs if entry.num_tokens > 1 else np.nan,
-            sample.non_finite,
-            sample.repeated,
-            sample.same_as_next,
-        ]
-        for column, values in enumerate(measured):
-            self._numbers[at, :, column] = values
-        for state, layer in enumerate(entry.layers):
-            told = [layer.get(name) for name in _TOLD]
-            self._numbers[at, state, -len(_TOLD) :] = [np.nan if v is None else v for v in told]
-        self._indices[at], self._mask_tokens[at] = sample.index, sample.mask_tokens
-        self._count += 1
 
-    def table(self) -> "pandas.DataFrame":
-        """Columns ``index, state`` and those of ``_NUMBERS``."""
-        import pandas
+def masks(
+    indices: Sequence[int], num_tokens: Sequence[int], mask_tokens: Sequence[int]
+) -> "pandas.DataFrame":
+    """``index, num_tokens, mask_tokens, coverage``: what the loss sees of each sample."""
+    import pandas
 
-        numbers = self._numbers[: self._count].reshape(-1, len(_NUMBERS))
-        frame = pandas.DataFrame(numbers, columns=list(_NUMBERS))
-        frame.insert(0, "index", np.repeat(self._indices[: self._count], len(self._states)))
-        frame.insert(1, "state", list(self._states) * self._count)
-        counts = ("num_tokens", "non_finite", "repeated")
-        return frame.astype({**dict.fromkeys(counts, "int64"), "same_as_next": bool})
-
-    def masks(self) -> "pandas.DataFrame":
-        """``index, num_tokens, mask_tokens, coverage``: what the loss will see of each sample."""
-        import pandas
-
-        tokens = self._numbers[: self._count, 0, 0].astype(np.int64)
-        masked = self._mask_tokens[: self._count]
-        indices = self._indices[: self._count]
-        columns = {"index": indices, "num_tokens": tokens, "mask_tokens": masked}
-        return pandas.DataFrame(columns | {"coverage": masked / np.maximum(tokens, 1)})
+    columns = {"index": indices, "num_tokens": num_tokens, "mask_tokens": mask_tokens}
+    table = pandas.DataFrame(columns, dtype="int64")
+    return table.assign(coverage=table["mask_tokens"] / table["num_tokens"].clip(lower=1))
 
 
 def layers(
     totals: Totals,
     samples: "pandas.DataFrame",
     states: Sequence[str],
-    ranks: Sequence[Spectrum],
+    spectra: Sequence[Spectrum],
 ) -> "pandas.DataFrame":
-    """A line a state."""
+    """A line per state."""
     import pandas
 
-    told = samples.groupby("state", sort=False)
+    by_state = samples.groupby("state", sort=False)
     mean, squares = totals.norm_sums / max(totals.tokens, 1)
     cosine = totals.layer_cosine / max(totals.tokens, 1)
     following = [cosine[s, s + 1] if s + 1 < len(states) else np.nan for s in range(len(states))]
@@ -126,27 +107,27 @@ def layers(
         "kurtosis": totals.moments.kurtosis,
         "mean_l2": _by_tokens(samples, "mean_l2").reindex(states).to_numpy(),
         "std_l2": np.sqrt(np.maximum(squares - mean**2, 0)),
-        "absmax": told["absmax"].max().reindex(states).to_numpy(),
+        "absmax": by_state["absmax"].max().reindex(states).to_numpy(),
         "zero_share": _by_tokens(samples, "zero_share").reindex(states).to_numpy(),
-        "witness": told["witness"].max().reindex(states).to_numpy(),
+        "witness": by_state["witness"].max().reindex(states).to_numpy(),
         "non_finite": totals.non_finite,
         "cosine_to_next_state": following,
         "cosine_to_next_token": totals.adjacent_cosine / max(totals.pairs, 1),
-        "effective_rank": [found.effective_rank for found in ranks],
-        "components_for_90": [found.components_for(0.9) for found in ranks],
+        "effective_rank": [found.effective_rank for found in spectra],
+        "components_for_90": [found.components_for(0.9) for found in spectra],
     }
     return pandas.DataFrame(columns, index=pandas.Index(list(states), name="state"))
 
 
 def _by_tokens(samples: "pandas.DataFrame", column: str) -> "pandas.Series":
-    """Mean over tokens by state of what is known by sample."""
+    """Mean over tokens, by state, of a column that holds a mean per sample."""
     known = samples[samples[column].notna()]
     weighted = (known[column] * known["num_tokens"]).groupby(known["state"], sort=False).sum()
     return weighted / known.groupby("state", sort=False)["num_tokens"].sum()
 
 
 def norms(totals: Totals, states: Sequence[str]) -> "pandas.DataFrame":
-    """Quantiles of token norms, a line a state; columns ``p1 .. p99``."""
+    """Quantiles of token norms, a line per state; columns ``p1 .. p99``."""
     import pandas
 
     names = [f"p{share * 100:g}" for share in _QUANTILES]
@@ -156,7 +137,7 @@ def norms(totals: Totals, states: Sequence[str]) -> "pandas.DataFrame":
 
 
 def positions(totals: Totals, states: Sequence[str]) -> "pandas.DataFrame":
-    """``state, first, last, tokens, mean_l2, std_l2``: norms by position, first tokens apart."""
+    """``state, first, last, tokens, mean_l2, std_l2``: norms by position."""
     import pandas
 
     counts, sums, squares = totals.by_position
@@ -179,7 +160,7 @@ def positions(totals: Totals, states: Sequence[str]) -> "pandas.DataFrame":
 
 
 def massive(totals: Totals, states: Sequence[str]) -> "pandas.DataFrame":
-    """A line a dimension that is massive anywhere, most frequent first."""
+    """A line per dimension that is massive anywhere, most frequent first."""
     import pandas
 
     lines = [
@@ -208,20 +189,10 @@ def similarity(totals: Totals, states: Sequence[str]) -> "pandas.DataFrame":
     return pandas.DataFrame(cosine, index=list(states), columns=list(states))
 
 
-def spectra(
-    totals: Totals, states: Sequence[str]
-) -> tuple["pandas.DataFrame", tuple[Spectrum, ...]]:
-    """``state, component, share, cumulative`` of the drawn tokens, and the spectra themselves."""
+def spectra(found: Sequence[Spectrum], states: Sequence[str]) -> "pandas.DataFrame":
+    """``state, component, share, cumulative``: a line per component of each state."""
     import pandas
-    import torch
 
-    bits = torch.from_numpy(np.concatenate(totals.picked).view(np.int16))
-
-    def work(state: int) -> Spectrum:
-        values = bits[:, state].contiguous().view(torch.bfloat16).float()
-        return spectrum(values.nan_to_num(0.0, 0.0, 0.0).numpy())
-
-    found = list(in_order(work, range(len(states))))
     frames = [
         pandas.DataFrame(
             {
@@ -233,11 +204,11 @@ def spectra(
         )
         for state, one in zip(states, found, strict=True)
     ]
-    return pandas.concat(frames, ignore_index=True), tuple(found)
+    return pandas.concat(frames, ignore_index=True)
 
 
 def anomaly_table(found: Iterable[Anomaly]) -> "pandas.DataFrame":
-    """Findings by index."""
+    """Anomalies by index and state."""
     import pandas
 
     names = [field.name for field in fields(Anomaly)]

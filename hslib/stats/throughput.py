@@ -1,7 +1,7 @@
-"""How fast a job was over its time, from the journal alone.
+"""How fast a job was, from the journal alone.
 
-A store may have been filled in several sittings. A pause is left out: the time that tables and
-figures show is the time at work.
+A store may have been filled in several sittings. Pauses between them are left out: times here
+are working time.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ _BINS = 60
 
 
 def working_time(finished_at: np.ndarray, latency_s: np.ndarray) -> np.ndarray:
-    """Seconds at work when each sample was done, pauses taken out; both ascending by time."""
+    """Seconds of work until each sample was done, without pauses; float64 [N], ascending."""
     if not len(finished_at):
         return finished_at
     gaps = np.diff(finished_at)
@@ -28,8 +28,21 @@ def working_time(finished_at: np.ndarray, latency_s: np.ndarray) -> np.ndarray:
     return np.concatenate([[0.0], np.cumsum(steps)]) + float(latency_s[0])
 
 
-def over_time(entries: Iterable[Entry], bins: int = _BINS) -> "pandas.DataFrame":
-    """A line a stretch of working time.
+def _finished(entries: Iterable[Entry]) -> "pandas.DataFrame":
+    """A line per sample in order of finishing, with ``at`` in seconds of work."""
+    import pandas
+
+    names = ["finished_at", "latency_s", "num_tokens", "size_bytes", "attempts"]
+    lines = [[getattr(entry, name) for name in names] for entry in entries if entry.finished_at]
+    table = pandas.DataFrame(lines, columns=names, dtype=float).sort_values(
+        "finished_at", kind="stable", ignore_index=True
+    )
+    at = working_time(table["finished_at"].to_numpy(), table["latency_s"].to_numpy())
+    return table.assign(at=at)
+
+
+def rates_over_time(entries: Iterable[Entry], bins: int = _BINS) -> "pandas.DataFrame":
+    """A line per stretch of working time.
 
     Columns ``from_minutes``, ``to_minutes``, ``samples``, ``samples_per_s``, ``tokens_per_s``,
     ``mb_per_s``, ``latency_p50_s``, ``latency_p95_s``: seconds from request to commit, NaN where
@@ -37,21 +50,14 @@ def over_time(entries: Iterable[Entry], bins: int = _BINS) -> "pandas.DataFrame"
     """
     import pandas
 
-    lines = sorted((e for e in entries if e.finished_at), key=lambda e: e.finished_at)
-    columns = {
-        name: np.array([getattr(e, name) for e in lines], dtype=np.float64)
-        for name in ("finished_at", "latency_s", "num_tokens", "size_bytes")
-    }
-    table = pandas.DataFrame(columns)
-    at = working_time(columns["finished_at"], columns["latency_s"])
-    seconds = float(at[-1]) if len(at) else 1.0
-    edges = np.linspace(0, seconds, _num_bins(seconds, columns["latency_s"], bins) + 1)
-    count = len(edges) - 1
-    where = np.clip(np.searchsorted(edges, at, side="left") - 1, 0, count - 1)
+    table = _finished(entries)
+    seconds = float(table["at"].iloc[-1]) if len(table) else 1.0
+    edges = np.linspace(0, seconds, _num_bins(seconds, table["latency_s"].to_numpy(), bins) + 1)
+    every = range(len(edges) - 1)
+    where = np.clip(np.searchsorted(edges, table["at"], side="left") - 1, 0, len(every) - 1)
     groups = table.groupby(where)
-    sums = groups[["num_tokens", "size_bytes"]].sum().reindex(range(count), fill_value=0)
-    samples = groups.size().reindex(range(count), fill_value=0)
-    latency = groups["latency_s"]
+    sums = groups[["num_tokens", "size_bytes"]].sum().reindex(every, fill_value=0)
+    samples = groups.size().reindex(every, fill_value=0)
     width = max(float(edges[1] - edges[0]), 1e-9)
     return pandas.DataFrame(
         {
@@ -61,8 +67,8 @@ def over_time(entries: Iterable[Entry], bins: int = _BINS) -> "pandas.DataFrame"
             "samples_per_s": samples / width,
             "tokens_per_s": sums["num_tokens"] / width,
             "mb_per_s": sums["size_bytes"] / 1e6 / width,
-            "latency_p50_s": latency.quantile(0.5).reindex(range(count)),
-            "latency_p95_s": latency.quantile(0.95).reindex(range(count)),
+            "latency_p50_s": groups["latency_s"].quantile(0.5).reindex(every),
+            "latency_p95_s": groups["latency_s"].quantile(0.95).reindex(every),
         }
     )
 
@@ -73,21 +79,19 @@ def _num_bins(seconds: float, latency_s: np.ndarray, most: int) -> int:
     return int(max(1, min(most, seconds / max(longest, 1e-9), len(latency_s))))
 
 
-def summary(entries: Iterable[Entry]) -> dict[str, float]:
-    """Rates of the whole working time: ``hours, samples_per_s, tokens_per_s, mb_per_s``,
-    ``latency_p50_s, latency_p95_s, attempts`` (tries a sample)."""
-    lines = sorted((e for e in entries if e.finished_at), key=lambda e: e.finished_at)
-    if not lines:
+def rate_summary(entries: Iterable[Entry]) -> dict[str, float]:
+    """Of the whole working time: ``hours, samples_per_s, tokens_per_s, mb_per_s``,
+    ``latency_p50_s, latency_p95_s``, ``attempts`` (tries per sample); empty for no sample."""
+    table = _finished(entries)
+    if table.empty:
         return {}
-    latency = np.array([e.latency_s for e in lines])
-    seconds = float(working_time(np.array([e.finished_at for e in lines]), latency)[-1])
-    seconds = max(seconds, 1e-9)
+    seconds = max(float(table["at"].iloc[-1]), 1e-9)
     return {
         "hours": seconds / 3600,
-        "samples_per_s": len(lines) / seconds,
-        "tokens_per_s": sum(e.num_tokens for e in lines) / seconds,
-        "mb_per_s": sum(e.size_bytes for e in lines) / 1e6 / seconds,
-        "latency_p50_s": float(np.quantile(latency, 0.5)),
-        "latency_p95_s": float(np.quantile(latency, 0.95)),
-        "attempts": sum(e.attempts for e in lines) / len(lines),
+        "samples_per_s": len(table) / seconds,
+        "tokens_per_s": float(table["num_tokens"].sum()) / seconds,
+        "mb_per_s": float(table["size_bytes"].sum()) / 1e6 / seconds,
+        "latency_p50_s": float(table["latency_s"].quantile(0.5)),
+        "latency_p95_s": float(table["latency_s"].quantile(0.95)),
+        "attempts": float(table["attempts"].mean()),
     }

@@ -1,4 +1,4 @@
-"""What a pass keeps of the samples it saw; its size does not grow with their tokens."""
+"""What a pass over samples keeps; its size does not grow with their tokens."""
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ _NORM_KEYS = 1 << 15  # a norm is counted under its upper 16 float32 bits: withi
 
 
 def position_edges(longest: int) -> np.ndarray:
-    """Where bins of positions begin: the first eight alone, then two bins a doubling."""
+    """Where bins of positions begin: the first eight alone, then two bins per doubling."""
     edges = list(range(9))
     while edges[-1] < longest:
         step = edges[-1]
@@ -24,7 +24,7 @@ def position_edges(longest: int) -> np.ndarray:
 
 @dataclass
 class MassiveDimension:
-    """How often one dimension of one state is massive."""
+    """How often, and where, one dimension of one state is massive."""
 
     count: int = 0
     largest: float = 0.0
@@ -36,6 +36,7 @@ class MassiveDimension:
     def add(
         self, index: int, positions: np.ndarray, values: np.ndarray, ratios: np.ndarray
     ) -> None:
+        """One sample's massive values of this dimension."""
         self.count += len(values)
         self.num_samples += 1
         if len(self.seen_in) < _NAMED:
@@ -114,3 +115,54 @@ class Totals:
             low, high = edges[key].astype(np.float64), edges[key + 1].astype(np.float64)
             found[:, state] = low + np.clip(within, 0, 1) * (high - low)
         return found
+
+    def spectrum(self, state: int) -> "Spectrum":
+        """PCA of one state of the drawn tokens; values that are not finite count as 0."""
+        import torch
+
+        bits = np.concatenate([picked[:, state] for picked in self.picked])
+        values = torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16).float()
+        return spectrum(values.nan_to_num(0.0, 0.0, 0.0).numpy())
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """``share`` float64 [K]: explained variance of each component, descending, sum 1.
+
+    ``effective_rank`` is the exponential of the entropy of the singular values' shares
+    (Roy and Vetterli 2007, "The effective rank"). Both are bounded by ``num_tokens - 1``.
+    """
+
+    share: Floats
+    effective_rank: float
+    num_tokens: int
+
+    def components_for(self, share: float) -> int:
+        """How many components explain this share of the variance."""
+        return int(np.searchsorted(np.cumsum(self.share), share * (1 - 1e-12)) + 1)
+
+
+def spectrum(states: np.ndarray) -> Spectrum:
+    """PCA of float32 [N, H]: eigenvalues of the smaller of the two Gram matrices.
+
+    Products of two tokens are float32: their error is in proportion to both norms, so a few
+    massive tokens spoil only their own products. Sums over tokens are float64: there a massive
+    token would spoil all.
+    """
+    import torch
+
+    rows = torch.from_numpy(states)
+    rows = rows - rows.mean(dim=0, dtype=torch.float64).to(torch.float32)
+    if rows.shape[0] <= rows.shape[1]:
+        gram = (rows @ rows.T).double()
+    else:
+        gram = rows.double().T @ rows.double()
+    values = torch.linalg.eigvalsh(gram).flip(0).clamp(min=0).numpy()
+    values = values[: max(1, min(len(states) - 1, states.shape[1]))]
+    total = values.sum()
+    if not total > 0:
+        return Spectrum(np.ones(1), 1.0, len(states))
+    singular = np.sqrt(values)
+    weights = singular[singular > 0] / singular.sum()
+    rank = float(np.exp(-(weights * np.log(weights)).sum()))
+    return Spectrum(values / total, rank, len(states))

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from hslib import demo, diagnosis
-from hslib.diagnosis.tables import pair_table, token_cause_table
 from hslib.diagnosis.tokens.recipes import Compared, reference
-from hslib.diagnosis.tokens.tokenizers import FolderVocabulary, Recipe, load_vocabulary
+from hslib.diagnosis.tokens.tokenizers import Recipe, Vocabulary, load_vocabulary
 from hslib.errors import DatasetError, RequestError
 from hslib.parameters import DiagnosisParameters
 from hslib.server import launch as server
@@ -19,7 +18,7 @@ GENERATION = Recipe(add_generation_prompt=True)
 
 
 @pytest.fixture(scope="module")
-def vocabulary() -> FolderVocabulary:
+def vocabulary() -> Vocabulary:
     return load_vocabulary(demo.model_path())
 
 
@@ -54,7 +53,7 @@ def test_the_demos_ids_are_its_tokenizers_own() -> None:
     assert {code: len(rows) for code, rows in other.by_cause.items()} == {"generation_prompt": 40}
 
 
-def test_the_way_that_ids_were_made_is_found(tmp_path: Path, vocabulary: FolderVocabulary) -> None:
+def test_the_way_that_ids_were_made_is_found(tmp_path: Path, vocabulary: Vocabulary) -> None:
     rows = demo_rows(12)
     for row in rows:
         row["input_ids"] = vocabulary.encode_chat(row["messages"], GENERATION)
@@ -65,7 +64,7 @@ def test_the_way_that_ids_were_made_is_found(tmp_path: Path, vocabulary: FolderV
     assert "Cure: tokenize the dataset again" in words
 
 
-def test_mixed_causes_are_reported_as_a_mix(tmp_path: Path, vocabulary: FolderVocabulary) -> None:
+def test_mixed_causes_are_reported_as_a_mix(tmp_path: Path, vocabulary: Vocabulary) -> None:
     rows = demo_rows(40)
     other = {**{i: rows[i]["input_ids"] for i in range(40)}}
     for i in range(10):
@@ -85,14 +84,11 @@ def test_mixed_causes_are_reported_as_a_mix(tmp_path: Path, vocabulary: FolderVo
         "special_ids": [22, 23, 24],
     }
     assert main.equal_counts >= 3
-    table = token_cause_table(main)
-    assert table["rows"].tolist() == [10, 10, 3, 2]
-    assert table.loc["truncated", "examples"].count("row 1") == 3
-    line = pair_table([main]).iloc[0]
+    line = diagnosis.pair_table([main]).iloc[0]
     assert line["equal ids"] == 15
 
 
-def test_plain_text_rows_are_compared_too(tmp_path: Path, vocabulary: FolderVocabulary) -> None:
+def test_plain_text_rows_are_compared_too(tmp_path: Path, vocabulary: Vocabulary) -> None:
     ids = vocabulary.encode("How much is 8 x 10?", Recipe())
     compared = compare(write(tmp_path / "rows.jsonl", [{"text": "How much is 8 x 10?",
                                                         "input_ids": [1, *ids]}]))  # fmt: skip
@@ -133,7 +129,7 @@ def test_a_server_that_is_away_is_an_error() -> None:
 def test_a_real_servers_own_tokenisation_tells_the_template_variant(
     tmp_path: Path,
     start_server: Callable[..., server.ServerState],
-    vocabulary: FolderVocabulary,
+    vocabulary: Vocabulary,
 ) -> None:
     """The dataset was tokenized with a generation prompt; the server is asked, not the folder."""
     state = start_server(demo.model_path(), layers="auto")

@@ -19,17 +19,17 @@ from make.tokenizations import (
 )
 
 from hslib.diagnosis.tokens import content, framing
-from hslib.diagnosis.tokens.blocks import (
-    Block,
+from hslib.diagnosis.tokens.causes import compare
+from hslib.diagnosis.tokens.differences import (
+    Difference,
     Pair,
     Side,
-    blocks,
+    differences,
     first_difference,
     segments,
     windows,
 )
-from hslib.diagnosis.tokens.causes import compare
-from hslib.diagnosis.tokens.tokenizers import FolderVocabulary, Recipe
+from hslib.diagnosis.tokens.tokenizers import Recipe, Vocabulary
 
 CASES = 24
 VOCABULARIES = [byte_level, unigram, tiktoken_like]
@@ -50,7 +50,7 @@ def test_nineteen_causes_are_told_apart() -> None:
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 @pytest.mark.parametrize("code", sorted(set(CAUSES) - {"unknown"}))
-def test_equal_ids_have_no_cause(code: str, vocabulary: Callable[[], FolderVocabulary]) -> None:
+def test_equal_ids_have_no_cause(code: str, vocabulary: Callable[[], Vocabulary]) -> None:
     pair = CAUSES[code](random.Random(1), vocabulary())
     same = Pair(pair.expected, pair.expected, pair.join)
     assert compare(0, same).agrees
@@ -59,25 +59,25 @@ def test_equal_ids_have_no_cause(code: str, vocabulary: Callable[[], FolderVocab
 # Each rule alone: the case that it is for, and one that is near ---------------------------------
 
 
-def whole(a: list[int], b: list[int], v: FolderVocabulary, join: int | None = None) -> Pair:
+def whole(a: list[int], b: list[int], v: Vocabulary, join: int | None = None) -> Pair:
     return pair_of(v, a, b, join)
 
 
-def block(pair: Pair) -> Block:
-    return Block(pair, 0, 0, at_start=True, at_end=True)
+def difference(pair: Pair) -> Difference:
+    return Difference(pair, at_start=True)
 
 
 @pytest.fixture(params=VOCABULARIES, ids=lambda make: make.__name__)
-def vocabulary(request: pytest.FixtureRequest) -> FolderVocabulary:
+def vocabulary(request: pytest.FixtureRequest) -> Vocabulary:
     return request.param()
 
 
 @pytest.fixture
-def ids(vocabulary: FolderVocabulary) -> list[int]:
+def ids(vocabulary: Vocabulary) -> list[int]:
     return vocabulary.encode_chat(conversation(random.Random(4)), PLAIN)
 
 
-def test_a_second_bos(vocabulary: FolderVocabulary, ids: list[int]) -> None:
+def test_a_second_bos(vocabulary: Vocabulary, ids: list[int]) -> None:
     bos = sorted(vocabulary.bos_ids)
     twice, rest = framing.leading_bos(whole(ids, bos + ids, vocabulary))
     assert twice == "expected begins with 1 BOS, got with 2"
@@ -85,14 +85,14 @@ def test_a_second_bos(vocabulary: FolderVocabulary, ids: list[int]) -> None:
     assert framing.leading_bos(whole(ids, ids + bos, vocabulary))[0] is None
 
 
-def test_a_missing_eos(vocabulary: FolderVocabulary, ids: list[int]) -> None:
+def test_a_missing_eos(vocabulary: Vocabulary, ids: list[int]) -> None:
     eos = sorted(vocabulary.eos_ids)
     assert framing.trailing_eos(whole(ids + eos, ids, vocabulary))[0] is not None
     cut = framing.trailing_eos(whole(ids + eos, ids[:-5], vocabulary))[0]
     assert cut is None, "a row that was cut lacks more than its EOS"
 
 
-def test_a_generation_prompt(vocabulary: FolderVocabulary, ids: list[int]) -> None:
+def test_a_generation_prompt(vocabulary: Vocabulary, ids: list[int]) -> None:
     prompt = vocabulary.encode("<|assistant|>assistant<|mid|>", PLAIN)
     text, rest = framing.opened_turn(whole(ids, ids + prompt, vocabulary))
     assert text == "got ends with an opened turn: '<|assistant|>assistant<|mid|>'"
@@ -101,7 +101,7 @@ def test_a_generation_prompt(vocabulary: FolderVocabulary, ids: list[int]) -> No
     assert framing.opened_turn(whole(ids, ids + closed, vocabulary))[0] is None
 
 
-def test_a_template_twice(vocabulary: FolderVocabulary, ids: list[int]) -> None:
+def test_a_template_twice(vocabulary: Vocabulary, ids: list[int]) -> None:
     head, tail = (vocabulary.encode(t, PLAIN) for t in ("<|user|>user<|mid|>", "<|end|>"))
     assert framing.template_twice(whole(ids, head + ids[1:] + tail, vocabulary))
     system = vocabulary.encode("<|system|>system<|mid|>the river<|end|>", PLAIN)
@@ -109,7 +109,7 @@ def test_a_template_twice(vocabulary: FolderVocabulary, ids: list[int]) -> None:
     assert framing.template_twice(whole(ids, inserted, vocabulary)) is None
 
 
-def test_a_cut_row(vocabulary: FolderVocabulary, ids: list[int]) -> None:
+def test_a_cut_row(vocabulary: Vocabulary, ids: list[int]) -> None:
     assert framing.truncated(whole(ids, ids[:9], vocabulary)) == (
         f"got stops after 9 tokens, {len(ids) - 9} are missing"
     )
@@ -117,7 +117,7 @@ def test_a_cut_row(vocabulary: FolderVocabulary, ids: list[int]) -> None:
     assert framing.truncated(whole(ids, [*ids[:8], ids[3]], vocabulary)) is None
 
 
-def test_special_ids_renamed_one_to_one(vocabulary: FolderVocabulary, ids: list[int]) -> None:
+def test_special_ids_renamed_one_to_one(vocabulary: Vocabulary, ids: list[int]) -> None:
     end = vocabulary.encode("<|end|>", PLAIN)[0]
     moved = [vocabulary.size + 3 if n == end else n for n in ids]
     assert framing.special_ids(whole(ids, moved, vocabulary))
@@ -128,15 +128,15 @@ def test_special_ids_renamed_one_to_one(vocabulary: FolderVocabulary, ids: list[
     assert framing.special_ids(whole(ids, other, vocabulary)) is None, "not special"
 
 
-def test_special_text(vocabulary: FolderVocabulary) -> None:
+def test_special_text(vocabulary: Vocabulary) -> None:
     parsed = vocabulary.encode("the<|end|>river", PLAIN)
     spelled = [
         n for part in ("the", "<", "|", "end", "|", ">", "river")
         for n in vocabulary.encode(part, PLAIN)
     ]  # fmt: skip
-    assert content.special_text(block(whole(parsed, spelled, vocabulary)))
+    assert content.special_text(difference(whole(parsed, spelled, vocabulary)))
     gone = vocabulary.encode("the river", PLAIN)
-    assert content.special_text(block(whole(parsed, gone, vocabulary))) is None
+    assert content.special_text(difference(whole(parsed, gone, vocabulary))) is None
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_special_text(vocabulary: FolderVocabulary) -> None:
 def test_changes_of_text(a: str, b: str, codes: tuple[str, ...]) -> None:
     vocabulary = byte_level()
     pair = whole(vocabulary.encode(a, PLAIN), vocabulary.encode(b, PLAIN), vocabulary)
-    assert content.text_changes(block(pair)) == codes
+    assert content.text_changes(difference(pair)) == codes
 
 
 def test_a_merge_at_the_join() -> None:
@@ -168,9 +168,9 @@ def test_a_merge_at_the_join() -> None:
     prompt, response = (vocabulary.encode(part, PLAIN) for part in ("the old st", "ones rest"))
     together = vocabulary.encode("the old stones rest", PLAIN)
     assert prompt + response != together
-    joined = block(whole(prompt + response, together, vocabulary, join=len(prompt)))
+    joined = difference(whole(prompt + response, together, vocabulary, join=len(prompt)))
     assert content.join_merge(joined)
-    elsewhere = block(whole(prompt + response, together, vocabulary, join=0))
+    elsewhere = difference(whole(prompt + response, together, vocabulary, join=0))
     assert content.join_merge(elsewhere) is None
     assert content.segmentation(elsewhere)
 
@@ -178,28 +178,28 @@ def test_a_merge_at_the_join() -> None:
 def test_other_text_is_no_segmentation() -> None:
     vocabulary = byte_level()
     a, b = (vocabulary.encode(text, PLAIN) for text in ("the river", "the stones"))
-    assert content.segmentation(block(whole(a, b, vocabulary))) is None
+    assert content.segmentation(difference(whole(a, b, vocabulary))) is None
 
 
 def test_bytes_for_unknown_characters() -> None:
     with_bytes, without = unigram(True), unigram(False)
     a, b = (v.encode("the ☃ river", PLAIN) for v in (with_bytes, without))
-    assert content.byte_fallback(block(pair_of(with_bytes, a, b, other=without)))
+    assert content.byte_fallback(difference(pair_of(with_bytes, a, b, other=without)))
     c = with_bytes.encode("the old river", PLAIN)
-    assert content.byte_fallback(block(pair_of(with_bytes, a, c))) is None
+    assert content.byte_fallback(difference(pair_of(with_bytes, a, c))) is None
 
 
-def test_a_whole_turn_of_the_template(vocabulary: FolderVocabulary) -> None:
+def test_a_whole_turn_of_the_template(vocabulary: Vocabulary) -> None:
     turn = vocabulary.encode("<|system|>system<|mid|>the river<|end|>", PLAIN)
     row = vocabulary.encode("<|user|>user<|mid|>the<|end|>", PLAIN)
-    (only,) = blocks(whole(row, turn + row, vocabulary))
+    (only,) = differences(whole(row, turn + row, vocabulary))
     assert content.template_text(only)
-    (other,) = blocks(whole(row, [*row[:-1], *vocabulary.encode(" river", PLAIN), row[-1]],
+    (other,) = differences(whole(row, [*row[:-1], *vocabulary.encode(" river", PLAIN), row[-1]],
                             vocabulary))  # fmt: skip
     assert content.template_text(other) is None
 
 
-def test_a_row_in_another_place_is_known_by_its_ids(vocabulary: FolderVocabulary) -> None:
+def test_a_row_in_another_place_is_known_by_its_ids(vocabulary: Vocabulary) -> None:
     a, b = (tuple(vocabulary.encode_chat(conversation(random.Random(n)), PLAIN)) for n in (1, 2))
     pair = Pair(Side(a, vocabulary), Side(b, vocabulary))
     assert compare(0, pair, {a: 0, b: 5}).reasons[0].evidence == "got is exactly row 5"
@@ -246,7 +246,7 @@ def test_tekken_is_not_the_sentencepiece_model() -> None:
 # Several at once, and how it is shown -----------------------------------------------------------
 
 
-def test_several_causes_in_one_row_are_all_named(vocabulary: FolderVocabulary) -> None:
+def test_several_causes_in_one_row_are_all_named(vocabulary: Vocabulary) -> None:
     messages = conversation(random.Random(5))
     plain = vocabulary.encode_chat(messages, PLAIN)
     messages[0]["content"] += "\n"
@@ -256,7 +256,7 @@ def test_several_causes_in_one_row_are_all_named(vocabulary: FolderVocabulary) -
     assert set(found.codes) == {"bos", "generation_prompt", "stripped"}
 
 
-def test_an_explained_part_does_not_hide_an_unexplained_one(vocabulary: FolderVocabulary) -> None:
+def test_an_explained_part_does_not_hide_an_unexplained_one(vocabulary: Vocabulary) -> None:
     messages = conversation(random.Random(6))
     plain = vocabulary.encode_chat(messages, PLAIN)
     messages[1]["content"] = "something else over again"

@@ -9,9 +9,10 @@ from make.logs import CAUSES, edited, lengths, observed
 from hslib import demo
 from hslib.diagnosis import diagnose_counts, read_any
 from hslib.diagnosis.catalogue import CATALOGUE
-from hslib.diagnosis.filing.alignment import UNALIGNED
+from hslib.diagnosis.filing.alignment import UNALIGNED, Alignment, Segment
 from hslib.diagnosis.filing.finding import ranges
 from hslib.diagnosis.filing.observations import UNKNOWN, observe
+from hslib.diagnosis.filing.shifts import Filing, shift_findings
 from hslib.diagnosis.rows import Rows
 
 CASES = 12
@@ -156,3 +157,13 @@ def test_ranges_are_short(samples: list[int], words: str) -> None:
 
 def test_many_ranges_are_cut_with_their_count() -> None:
     assert ranges(list(range(0, 40, 2)), shown=2) == "0, 2, ... (20 in all)"
+
+
+def test_a_foreign_dump_in_the_middle_of_a_shift_is_left_out_of_the_samples_that_hold() -> None:
+    seen = observe(range(10, 14), [5, 6, 7, 8], [4, 5, 1, 7], "log")
+    foreign = np.array([False, False, True, False])
+    lags = np.ones(4, np.int32)
+    alignment = Alignment(lags, (Segment(0, 4, 1, agreeing=3, differing=1),), 99)
+    filing = Filing(alignment, seen.indices - 1, ~foreign, foreign, by_ids=False)
+    shift, _ = shift_findings(seen, filing)
+    assert "lag 1: 10-11, 13 hold 9-10, 12 (3 agree)" in shift.evidence

@@ -10,7 +10,7 @@ from make.tokenizations import PLAIN, byte_level, pair_of
 
 from hslib import demo, diagnosis
 from hslib.__main__ import main
-from hslib.diagnosis import figures, tables, view
+from hslib.diagnosis import tables, view
 from hslib.diagnosis.filing.observations import observe
 from hslib.diagnosis.tokens.causes import compare
 from hslib.diagnosis.tokens.recipes import Compared, Source
@@ -115,14 +115,14 @@ def test_figures_have_titles_axes_and_a_point_a_sample(code: str) -> None:
     found = diagnosis.diagnose_counts(seen or observed(code, 1))
     numbers = tables.sample_table(found)
     for draw in (
-        figures.got_against_expected,
-        figures.lag_over_samples,
-        figures.difference_histogram,
+        diagnosis.plot_got,
+        diagnosis.plot_lags,
+        diagnosis.plot_differences,
     ):
         (axes,) = draw(numbers, "a run, n samples").axes
         assert axes.get_title() == "a run, n samples"
         assert axes.get_xlabel() and axes.get_ylabel()
-    scatter = figures.got_against_expected(numbers, "x").axes[0]
+    scatter = diagnosis.plot_got(numbers, "x").axes[0]
     points = sum(len(part.get_offsets()) for part in scatter.collections)
     assert points == len(numbers)
 
@@ -132,7 +132,7 @@ def test_thousands_of_samples_are_drawn(tmp_path: Path) -> None:
     expected = lengths(rng, 3000)
     seen = observe(range(3000), expected, edited(rng, expected).got, "made")
     numbers = tables.sample_table(diagnosis.diagnose_counts(seen))
-    figures.lag_over_samples(numbers, "x").savefig(tmp_path / "lag.png")
+    diagnosis.plot_lags(numbers, "x").savefig(tmp_path / "lag.png")
     assert (tmp_path / "lag.png").stat().st_size > 5000
 
 

@@ -7,13 +7,11 @@ from make.rows import demo_samples
 from make.stores import model_store
 
 from hslib import demo
+from hslib.drafter import misfile, train_both
 from hslib.drafter.eagle3 import Point, Settings, judge, train_drafter
-from hslib.drafter.experiment import teach
-from hslib.drafter.misfiled import misfile
+from hslib.drafter.experiment import next_token_accuracy
 from hslib.errors import ExportError
-from hslib.export.export import export_store
-from hslib.export.specforge import SpecForgeFormat
-from hslib.export.speculators import SpeculatorsFormat
+from hslib.export import SpecForgeFormat, SpeculatorsFormat, export_store
 from hslib.parameters import ExportParameters
 from hslib.store import Store
 
@@ -78,8 +76,18 @@ def test_a_misfiled_store_is_sound_but_holds_the_states_of_the_sample_before(
     assert len(misfile(store, tmp_path / "wrong")) == len(indices), "again: nothing is added"
 
 
+def test_right_final_states_name_the_next_token_and_misfiled_ones_do_not(
+    store: Store, tmp_path: Path
+) -> None:
+    model = demo.model_path()
+    right = next_token_accuracy(store, model)
+    wrong = next_token_accuracy(misfile(store, tmp_path / "wrong"), model)
+    assert right > 0.4
+    assert wrong < right / 2, "short rows of one template begin alike"
+
+
 def test_nothing_is_trained_for_specforge_or_in_no_steps(store: Store, tmp_path: Path) -> None:
     for values in ({"trainer": "specforge"}, {"num_steps": 0}):
         parameters = ExportParameters.from_values({"run_dir": str(tmp_path), **values})
-        assert teach(parameters, store, tmp_path) is None
+        assert train_both(parameters, store, tmp_path) is None
     assert not list(tmp_path.iterdir())

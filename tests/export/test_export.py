@@ -1,4 +1,4 @@
-"""The export as a job: resumed, grown, linked, and refused where it can't come out right."""
+"""The export as a job: resumed, grown, and refused where it can't come out right."""
 
 import json
 import shutil
@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from hslib import demo
 from hslib.errors import ExportError, JobError, StoreError
-from hslib.export.export import ExportReport, TrainerFormat, export_store, read_rows
-from hslib.export.specforge import SpecForgeFormat
-from hslib.export.speculators import SpeculatorsFormat
+from hslib.export import ExportReport, SpecForgeFormat, SpeculatorsFormat, export_store
+from hslib.export.export import read_rows
+from hslib.export.format import TrainerFormat
 from hslib.files import Lock
 from hslib.store import Store, StoreWriter
 
@@ -44,7 +44,7 @@ def test_a_second_run_makes_nothing_again(store: Store, tmp_path: Path) -> None:
     assert before == after
 
 
-def _torn_ledger(out: Path) -> None:
+def _torn_list(out: Path) -> None:
     state = out / "export.jsonl"
     state.write_bytes(state.read_bytes()[:-20])
 
@@ -59,7 +59,7 @@ def _lost_file(out: Path) -> None:
 
 
 @pytest.mark.parametrize("trainer", [SpeculatorsFormat(), SpecForgeFormat()], ids=lambda t: t.name)
-@pytest.mark.parametrize("harm", [_torn_ledger, _cut_file, _lost_file])
+@pytest.mark.parametrize("harm", [_torn_list, _cut_file, _lost_file])
 def test_a_run_after_a_kill_makes_what_is_missing_and_the_same_bytes(
     store: Store, tmp_path: Path, harm: Callable[[Path], None], trainer: TrainerFormat
 ) -> None:
@@ -105,31 +105,13 @@ def test_rows_follow_a_store_that_changes(store: Store, tmp_path: Path) -> None:
         assert torch.equal(raw["input_ids"], fewer[row.index].input_ids)
 
 
-def test_files_of_an_earlier_export_are_linked(store: Store, tmp_path: Path) -> None:
-    export(store, tmp_path / "a")
-    report = export_store(
-        store, tmp_path / "b", SpeculatorsFormat(), demo.model_path(), 64, link_from=tmp_path / "a"
-    )
-    assert (report.made, report.linked) == (6, 6)
-    first = read_rows(tmp_path / "b")[0].file
-    assert (tmp_path / "a" / first).samefile(tmp_path / "b" / first)
-
-
-@pytest.mark.parametrize("other", ["b", "a"])
-def test_links_to_another_kind_of_export_or_itself_are_refused(
-    store: Store, tmp_path: Path, other: str
+def test_an_export_of_a_version_that_linked_files_is_gone_on_with(
+    store: Store, tmp_path: Path
 ) -> None:
-    export(store, tmp_path / "a", SpecForgeFormat())
-    export(store, tmp_path / "b")
-    with pytest.raises(ExportError, match="no other export of the same kind"):
-        export_store(
-            store,
-            tmp_path / "a",
-            SpecForgeFormat(),
-            demo.model_path(),
-            link_from=tmp_path / other,
-        )
-    assert len(contents(tmp_path / "a")) == 6
+    export(store, tmp_path / "e")
+    listing = tmp_path / "e/export.jsonl"
+    listing.write_text(listing.read_text().replace("}", ',"linked":false}'))
+    assert export(store, tmp_path / "e").made == 0
 
 
 def test_a_folder_with_another_export_or_strangers_is_refused(store: Store, tmp_path: Path) -> None:

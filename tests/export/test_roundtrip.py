@@ -11,9 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from hslib import demo
 from hslib.errors import ExportError
-from hslib.export import trainers
-from hslib.export.export import ExportReport, export_store
-from hslib.export.roundtrip import read_back
+from hslib.export import TRAINERS, ExportReport, export_store, read_back
 from hslib.store import Store
 
 
@@ -23,7 +21,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def export(store: Store, out: Path, trainer: str) -> ExportReport:
-    return export_store(store, out, trainers.NAMES[trainer](), demo.model_path())
+    return export_store(store, out, TRAINERS[trainer](), demo.model_path())
 
 
 @pytest.mark.parametrize("trainer", ["speculators", "specforge"])

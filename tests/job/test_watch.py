@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -64,34 +63,6 @@ def test_a_job_that_stopped_telling_is_dead_and_not_at_work() -> None:
     assert watch.facts(state(), 1100.0)[0] == ("job", "DEAD (process 7 stopped telling 100 s ago)")
     assert not watch.is_dead(state(state="finished"), 1100.0)
     assert not watch.is_at_work(None, 0.0)
-
-
-def test_the_view_in_a_notebook_is_html_and_escapes_what_it_shows() -> None:
-    text = watch.view(state(message="<b>&"), 1001.0)
-    assert '<progress value="40" max="100"' in text
-    assert "40%" in text
-    assert "&lt;b&gt;&amp;" in text
-    assert watch.view(None, 0.0) == "<p>No job has run here yet.</p>"
-
-
-def test_a_notebook_run_headless_gets_no_widget(tmp_path: Path) -> None:
-    assert type(watch.show(tmp_path)).__name__ == "HTML"
-    (tmp_path / "progress.json").write_text(state(state="finished").model_dump_json())
-    assert "finished" in watch.show(tmp_path).data
-
-
-def test_while_a_job_is_at_work_the_view_is_a_widget_that_follows_it(tmp_path: Path) -> None:
-    (tmp_path / "progress.json").write_text(state(updated_at=time.time()).model_dump_json())
-    widget = watch.show(tmp_path, refresh_s=0.01)
-    assert type(widget).__name__ == "HTML" and hasattr(widget, "value")
-    followers = [t for t in threading.enumerate() if t.name == "hslib-view"]
-    done = state(state="finished", ok=90, updated_at=time.time())
-    (tmp_path / ".new").write_text(done.model_dump_json())
-    (tmp_path / ".new").replace(tmp_path / "progress.json")
-    for follower in followers:
-        follower.join(10)
-        assert not follower.is_alive(), "it ends with the job"
-    assert "90 extracted" in widget.value
 
 
 def test_a_job_tells_what_is_free_where_it_writes(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from tokenizers import (
 from tokenizers import pre_tokenizers as pre
 from transformers import PreTrainedTokenizerFast
 
-from hslib.diagnosis.tokens.blocks import Ids, Pair, Side
-from hslib.diagnosis.tokens.tokenizers import FolderVocabulary, Recipe
+from hslib.diagnosis.tokens.differences import Ids, Pair, Side
+from hslib.diagnosis.tokens.tokenizers import Recipe, Vocabulary
 
 SPECIALS = ("<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>", "<|mid|>", "<|end|>")
 TEXT = """
@@ -86,14 +86,14 @@ def _byte_level(split: str, size: int, seed_words: list[str]) -> Tokenizer:
 
 
 @lru_cache
-def byte_level() -> FolderVocabulary:
+def byte_level() -> Vocabulary:
     """A byte-level BPE, as GPT-2, Llama 3 and Qwen have it."""
     core = _byte_level(r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+", 500, CORPUS)
-    return FolderVocabulary(_wrap(core), "byte-level BPE")
+    return Vocabulary(_wrap(core), "byte-level BPE")
 
 
 @lru_cache
-def byte_level_other_split() -> FolderVocabulary:
+def byte_level_other_split() -> Vocabulary:
     """The same vocabulary; another expression splits the text (single digits, no space before)."""
     core = Tokenizer.from_str(byte_level().tokenizer.backend_tokenizer.to_str())
     core.pre_tokenizer = pre.Sequence(
@@ -102,15 +102,15 @@ def byte_level_other_split() -> FolderVocabulary:
             pre.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    return FolderVocabulary(_wrap(core), "byte-level BPE, split otherwise")
+    return Vocabulary(_wrap(core), "byte-level BPE, split otherwise")
 
 
 @lru_cache
-def other_byte_level() -> FolderVocabulary:
+def other_byte_level() -> Vocabulary:
     """Another vocabulary of the same kind and size, trained on other text."""
     words = [text[::-1] + " qu" * 5 for text in CORPUS]
     core = _byte_level(r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+", 500, words)
-    return FolderVocabulary(_wrap(core), "another byte-level BPE")
+    return Vocabulary(_wrap(core), "another byte-level BPE")
 
 
 @lru_cache
@@ -128,18 +128,18 @@ def _unigram_vocabulary() -> list[tuple[str, float]]:
 
 
 @lru_cache
-def unigram(byte_fallback: bool = True) -> FolderVocabulary:
+def unigram(byte_fallback: bool = True) -> Vocabulary:
     """A SentencePiece-like unigram model, with bytes for what it does not know, or without."""
     core = Tokenizer(models.Unigram(_unigram_vocabulary(), 0, byte_fallback=byte_fallback))
     core.pre_tokenizer = pre.Metaspace(prepend_scheme="never")
     core.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     )
-    return FolderVocabulary(_wrap(core, "<unk>"), "unigram")
+    return Vocabulary(_wrap(core, "<unk>"), "unigram")
 
 
 @lru_cache
-def tiktoken_like() -> FolderVocabulary:
+def tiktoken_like() -> Vocabulary:
     """Ranks of byte runs and special tokens behind them, as Kimi-K2's has it."""
     import tiktoken
     from tiktoken._educational import bpe_train
@@ -218,17 +218,17 @@ def conversation(rng: random.Random, turns: int = 2) -> list[dict[str, str]]:
     ]
 
 
-Make = Callable[[random.Random, FolderVocabulary], Pair]
+Make = Callable[[random.Random, Vocabulary], Pair]
 
 
-def pair_of(v: FolderVocabulary, a: list[int], b: list[int], join: int | None = None,
+def pair_of(v: Vocabulary, a: list[int], b: list[int], join: int | None = None,
             other: Any = None) -> Pair:  # fmt: skip
     return Pair(Side(tuple(a), v), Side(tuple(b), other or v), join)
 
 
 def _recipes(a: Recipe, b: Recipe, edit: Callable[[list[dict[str, str]], random.Random], Any]
              = lambda m, _r: m) -> Make:  # fmt: skip
-    def make(rng: random.Random, v: FolderVocabulary) -> Pair:
+    def make(rng: random.Random, v: Vocabulary) -> Pair:
         messages = edit(conversation(rng, rng.randint(1, 3)), rng)
         sides = [v.encode_chat(messages, a), v.encode_chat(messages, b)]
         if rng.random() < 0.5:
@@ -241,7 +241,7 @@ def _recipes(a: Recipe, b: Recipe, edit: Callable[[list[dict[str, str]], random.
 def _texts(change: Callable[[str, random.Random], tuple[str, str]]) -> Make:
     """Two versions of one message's content."""
 
-    def make(rng: random.Random, v: FolderVocabulary) -> Pair:
+    def make(rng: random.Random, v: Vocabulary) -> Pair:
         a, b = (conversation(rng, 2) for _ in range(2))
         b = [dict(message) for message in a]
         at = rng.randrange(len(a))
@@ -251,7 +251,7 @@ def _texts(change: Callable[[str, random.Random], tuple[str, str]]) -> Make:
     return make
 
 
-def _eos(rng: random.Random, v: FolderVocabulary) -> Pair:
+def _eos(rng: random.Random, v: Vocabulary) -> Pair:
     ids = v.encode_chat(conversation(rng), PLAIN)
     return pair_of(v, ids, ids + sorted(v.eos_ids))
 
@@ -268,14 +268,14 @@ def _with_spaces(messages: list[dict[str, str]], rng: random.Random) -> list[dic
     return messages
 
 
-def _twice(rng: random.Random, v: FolderVocabulary) -> Pair:
+def _twice(rng: random.Random, v: Vocabulary) -> Pair:
     ids = v.encode_chat(conversation(rng), PLAIN)
     text = v.decode(ids)
     again = v.encode_chat([{"role": "user", "content": text}], PLAIN)
     return pair_of(v, ids, again)
 
 
-def _special_text(rng: random.Random, v: FolderVocabulary) -> Pair:
+def _special_text(rng: random.Random, v: Vocabulary) -> Pair:
     messages = conversation(rng)
     messages[0]["content"] += " <|end|> " + sentence(rng, 3)
     ids = v.encode_chat(messages, PLAIN)
@@ -285,13 +285,13 @@ def _special_text(rng: random.Random, v: FolderVocabulary) -> Pair:
     return pair_of(v, ids, ids[:at] + spelled + ids[at + 1 :])
 
 
-def _special_ids(rng: random.Random, v: FolderVocabulary) -> Pair:
+def _special_ids(rng: random.Random, v: Vocabulary) -> Pair:
     ids = v.encode_chat(conversation(rng), PLAIN)
     moved = {v.encode(t, PLAIN)[0]: v.size + 5 + k for k, t in enumerate(("<|end|>", "<|mid|>"))}
     return pair_of(v, ids, [moved.get(n, n) for n in ids])
 
 
-def _join(rng: random.Random, v: FolderVocabulary) -> Pair:
+def _join(rng: random.Random, v: Vocabulary) -> Pair:
     while True:
         text = sentence(rng, 16)
         cut = rng.randrange(len(text) // 4, 3 * len(text) // 4)
@@ -301,31 +301,31 @@ def _join(rng: random.Random, v: FolderVocabulary) -> Pair:
             return pair_of(v, prompt + response, whole, join=len(prompt))
 
 
-def _cut(rng: random.Random, v: FolderVocabulary) -> Pair:
+def _cut(rng: random.Random, v: Vocabulary) -> Pair:
     ids = v.encode_chat(conversation(rng, 4), PLAIN)
     return pair_of(v, ids, ids[: rng.randrange(len(ids) // 3, len(ids) - 20)])
 
 
-def _order(rng: random.Random, v: FolderVocabulary) -> Pair:
+def _order(rng: random.Random, v: Vocabulary) -> Pair:
     a, b = (v.encode_chat(conversation(rng), PLAIN) for _ in range(2))
     return pair_of(v, a, b)
 
 
-def _other_vocabulary(rng: random.Random, v: FolderVocabulary) -> Pair:
+def _other_vocabulary(rng: random.Random, v: Vocabulary) -> Pair:
     messages, other = conversation(rng, 3), other_byte_level()
     b = other.encode_chat(messages, PLAIN)
     known = rng.random() < 0.5
     return pair_of(v, v.encode_chat(messages, PLAIN), b, other=other if known else None)
 
 
-def _segmentation(rng: random.Random, v: FolderVocabulary) -> Pair:
+def _segmentation(rng: random.Random, v: Vocabulary) -> Pair:
     messages, other = conversation(rng, 2), byte_level_other_split()
     v = byte_level()
     sides = v.encode_chat(messages, PLAIN), other.encode_chat(messages, PLAIN)
     return pair_of(v, *sides, other=other)
 
 
-def _bytes(rng: random.Random, _v: FolderVocabulary) -> Pair:
+def _bytes(rng: random.Random, _v: Vocabulary) -> Pair:
     messages = conversation(rng)
     messages[1]["content"] += " " + rng.choice("☃漢✓Ж") + " " + sentence(rng, 4)
     with_bytes, without = unigram(True), unigram(False)
@@ -353,7 +353,7 @@ def _rewritten(text: str, rng: random.Random) -> tuple[str, str]:
     return text, sentence(rng, 9)
 
 
-def _dates(rng: random.Random, v: FolderVocabulary) -> Pair:
+def _dates(rng: random.Random, v: Vocabulary) -> Pair:
     messages = conversation(rng)
     days = rng.sample([f"{d} May 2026" for d in range(10, 29)] + ["2026-01-30", "3 July 2025"], 2)
     sides = [v.encode_chat(messages, Recipe(template={"date_string": day})) for day in days]

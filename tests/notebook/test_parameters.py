@@ -1,69 +1,53 @@
-"""What notebooks show: rounded numbers, scrolling tables, bars that leave only words behind."""
+"""Parameters out of a kernel's namespace, as papermill, nbval and JupyterLab leave it there."""
 
-import json
-import math
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
-from hslib.notebook import parameters as notebook
+from hslib.errors import ParameterError
+from hslib.notebook import read_parameters
+from hslib.parameters import ExtractionParameters
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (2.880739, "2.9"),
-        (43.307, "43"),
-        (1234.5, "1,200"),
-        (0.00012345, "0.00012"),
-        (float("nan"), ""),
-        (math.inf, "inf"),
-        (7, 7),
-        ("final", "final"),
-        (True, True),
-    ],
-)
-def test_numbers_keep_two_digits_and_other_things_stay(value: Any, shown: Any) -> None:
-    assert notebook.rounded(pd.DataFrame({"x": [value]})).loc[0, "x"] == shown
+def kernel(**names: Any) -> dict[str, Any]:
+    """A kernel in which imports and a parameters cell have run."""
+    ipython = {"In": ["", "run_dir = 'r'"], "Out": {}, "_": "", "_i": "run_dir", "__name__": "x"}
+    return {**ipython, "pytest": pytest, "run_dir": "r", "limit": 0, **names}
 
 
-def test_a_column_near_zero_gets_decimals_and_no_negative_zero() -> None:
-    table = pd.DataFrame({"mean": [-0.003, 0.0482], "std": [1.5039, 2.0]})
-    assert notebook.rounded(table, mean=2)["mean"].tolist() == ["0.00", "0.05"]
+def test_literals_are_parameters_and_what_ipython_and_imports_leave_is_none() -> None:
+    found = read_parameters(ExtractionParameters, kernel())
+    assert (found.run_dir, found.limit) == ("r", 0)
 
 
-def test_the_last_bits_of_a_sum_do_not_show() -> None:
-    table = pd.DataFrame({"x": [26.570159, 0.870988]})
-    assert notebook.rounded(table).equals(notebook.rounded(table * (1 + 1e-5)))
-    assert not notebook.rounded(table).equals(notebook.rounded(table * 1.1))
+def test_a_value_that_papermill_injected_wins() -> None:
+    assert read_parameters(ExtractionParameters, kernel(limit=5)).limit == 5
 
 
-def test_a_long_table_scrolls_and_an_empty_one_is_words() -> None:
-    long = notebook.long_table(pd.DataFrame({"index": range(500), "x": ["<b>"] * 500}))
-    text = long._repr_html_()
-    assert "overflow:auto" in text
-    assert text.count("<tr") == 501
-    assert "<b>" not in text
-    assert notebook.long_table(pd.DataFrame(), "Nothing wrong.").data == "Nothing wrong."
+@pytest.mark.parametrize("value", [4, "4", [4], None, {"a": 4}, 0.4, True])
+def test_a_mistyped_name_is_an_error_whatever_its_value(value: Any) -> None:
+    with pytest.raises(ParameterError, match=r"did you mean 'concurrency'.*restart the kernel"):
+        read_parameters(ExtractionParameters, kernel(concurency=value))
 
 
-def test_metrics_of_several_cells_are_merged(tmp_path: Path) -> None:
-    notebook.save_metrics(tmp_path, ok=3)
-    path = notebook.save_metrics(tmp_path, anomalies=0)
-    assert json.loads(path.read_text()) == {"anomalies": 0, "ok": 3}
+def test_a_name_that_resembles_no_parameter_is_an_error_too() -> None:
+    with pytest.raises(ParameterError, match="unknown parameter 'zzz'"):
+        read_parameters(ExtractionParameters, kernel(zzz=1))
 
 
-def test_a_bar_leaves_only_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[tuple[str, bool]] = []
-    monkeypatch.setattr(
-        notebook.LiveOutput,
-        "show",
-        lambda _self, content, is_last: shown.append((content.data, is_last)),
-    )
-    bar = notebook.progress_bar("samples read")
-    for done in (1, 2, 3):
-        bar(done, 3)
-    assert shown[-1] == ("samples read: 3", True)
-    assert [last for _, last in shown[:-1]] == [False] * (len(shown) - 1)
+def test_a_cell_that_is_run_again_ignores_later_variables_but_no_mistyped_name() -> None:
+    later = kernel(config=ExtractionParameters(), title="a figure's", numbers=[1, 2], limit=7)
+    assert read_parameters(ExtractionParameters, later).limit == 7
+    with pytest.raises(ParameterError, match="did you mean 'limit'"):
+        read_parameters(ExtractionParameters, {**later, "limt": 7})
+
+
+def test_a_bad_value_is_named_and_asks_for_no_restart() -> None:
+    with pytest.raises(ParameterError, match="'concurrency'") as error:
+        read_parameters(ExtractionParameters, kernel(concurrency=0))
+    assert "restart" not in str(error.value)
+
+
+def test_a_kernel_without_a_parameters_cell_says_so() -> None:
+    with pytest.raises(ParameterError, match="from the top"):
+        read_parameters(ExtractionParameters, {"x": 1})

@@ -18,18 +18,11 @@ from hslib import demo
 from hslib.errors import ProbeError, RequestError
 from hslib.model import read_final_norm
 from hslib.parameters import ProbeParameters
-from hslib.probe.readings import (
-    HeadReading,
-    ProbeReport,
-    compare,
-    judge,
-    judge_head,
-    read_through_head,
-    relative_errors,
-)
-from hslib.probe.reference import head_of, shortest
+from hslib.probe import against_reference, conclude, plan_probe, through_head
+from hslib.probe.head import HeadReading, head_of, judge_head, read_through_head
+from hslib.probe.layers import ProbeReport, compare, judge, relative_errors
 from hslib.probe.reference import load_reference as probe_reference
-from hslib.probe.run import against_reference, conclude, plan_probe, through_head
+from hslib.probe.run import shortest
 from hslib.server import launch as server
 from hslib.server import processes
 from hslib.server.client import ServerClient
@@ -38,8 +31,8 @@ from hslib.store import Store
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 
-def verdicts(report: ProbeReport) -> dict[str, str]:
-    return {finding.claimed: finding.verdict for finding in report.findings}
+def matches(report: ProbeReport) -> dict[str, str]:
+    return {finding.claimed: finding.match for finding in report.findings}
 
 
 def probe(tmp_path: Path, store: Store, reference: Path, **parameters: object) -> ProbeReport:
@@ -64,7 +57,7 @@ def test_right_stores_of_four_families_pass(
 ) -> None:
     store = model_store(tmp_path / "store", model_of(family), SAMPLES, BOUNDARIES)
     report = probe(tmp_path, store, model_of(family))
-    assert set(verdicts(report).values()) == {"as claimed"}
+    assert set(matches(report).values()) == {"as claimed"}
     report.require_as_claimed()
     assert report.sentence() == "4 of 4 stored layers are what the manifest says."
 
@@ -76,7 +69,7 @@ def test_layers_shifted_by_one_are_found(tmp_path: Path, llama: Path) -> None:
     (store.path / "manifest.json").write_text(store.manifest.model_dump_json())
     report = probe(tmp_path, store, llama)
     assert [finding.nearest for finding in report.findings[:3]] == ["2", "4", "5"]
-    assert list(verdicts(report).values()) == ["another layer"] * 3 + ["as claimed"]
+    assert list(matches(report).values()) == ["another layer"] * 3 + ["as claimed"]
     with pytest.raises(ProbeError, match="stored as 1, but it IS 2"):
         report.require_as_claimed()
 
@@ -102,7 +95,7 @@ def test_a_state_before_the_norm_stored_as_after_is_found(tmp_path: Path, llama:
         wrong.append(relative_errors(states, before.states(sample.input_ids)))
     names = [str(c) for c in before.columns]
     report = judge(np.stack(wrong), ["1", "3", "5", "final"], names, list(store.entries))
-    assert report.findings[-1].verdict == "another layer"
+    assert report.findings[-1].match == "another layer"
     assert report.findings[-1].nearest == str(tiny_models.NUM_LAYERS)
     with pytest.raises(ProbeError, match="stored as final, but it IS 6"):
         report.require_as_claimed()
@@ -120,7 +113,7 @@ def test_another_checkpoint_of_the_same_shape_is_found(tmp_path: Path, llama: Pa
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     store = model_store(tmp_path / "store", llama, SAMPLES, BOUNDARIES)
     report = probe(tmp_path, store, folder)
-    assert set(verdicts(report).values()) == {"none of them"}
+    assert set(matches(report).values()) == {"none of them"}
     with pytest.raises(ProbeError, match="NO reference state"):
         report.require_as_claimed()
 
@@ -148,7 +141,7 @@ def test_the_first_layers_alone_prove_the_first_boundaries(
         folder = model_of(family)
         store = model_store(tmp_path / family, folder, SAMPLES, BOUNDARIES)
         report = probe(tmp_path, store, folder, max_layers=4)
-        assert list(verdicts(report).values()) == ["as claimed"] * 2 + ["not covered"] * 2
+        assert list(matches(report).values()) == ["as claimed"] * 2 + ["not covered"] * 2
         assert "not covered: 5, final" in report.sentence()
         report.require_as_claimed()
 
@@ -190,7 +183,7 @@ def test_the_reference_is_transformers_hidden_states(llama: Path) -> None:
 def test_neighbours_that_look_alike_are_not_called_proven() -> None:
     errors = np.array([[[0.5, 0.010, 0.012]]])
     (finding,) = judge(errors, ["1"], ["0", "1", "2"], [0]).findings
-    assert finding.verdict == "can't be told"
+    assert finding.match == "can't be told"
 
 
 def test_a_reference_of_another_shape_is_refused(tmp_path: Path, llama: Path) -> None:
@@ -248,19 +241,19 @@ def test_deeper_boundaries_predict_the_next_token_better(demo_store: Store) -> N
 
 
 def test_a_servers_log_probabilities_prove_the_side_of_the_norm(demo_store: Store) -> None:
-    verdict = judge_head(head_readings(list(demo_store), own_logprobs(demo_store)), 768)
-    assert (verdict.side, verdict.proven) == ("post", True)
-    verdict.require("post")
+    found = judge_head(head_readings(list(demo_store), own_logprobs(demo_store)), 768)
+    assert (found.side, found.proven) == ("post", True)
+    found.require("post")
     with pytest.raises(ProbeError, match="after the norm"):
-        verdict.require("pre")
+        found.require("pre")
 
 
 def test_a_servers_log_probabilities_expose_other_rows_states(demo_store: Store) -> None:
     wrong = [list(reversed(row)) for row in own_logprobs(demo_store)]
-    verdict = judge_head(head_readings(list(demo_store), wrong), 768)
-    assert verdict.side == "none"
+    found = judge_head(head_readings(list(demo_store), wrong), 768)
+    assert found.side == "none"
     with pytest.raises(ProbeError, match="another checkpoint, or other rows' states"):
-        verdict.require("post")
+        found.require("post")
 
 
 def test_without_any_reference_the_head_refuses_what_is_no_better_than_chance(
@@ -279,10 +272,10 @@ def test_head_evidence_that_fits_both_sides_is_called_so(demo_store: Store, tmp_
     )
     plan = plan_probe(parameters)
     assert against_reference(plan) is None
-    readings, verdict = through_head(plan)
+    readings, found = through_head(plan)
     assert len(readings) == 5
-    assert (verdict.side, verdict.proven) == ("either", False)
-    assert "can't be told without layers" in conclude(plan, None, verdict)
+    assert (found.side, found.proven) == ("either", False)
+    assert "can't be told without layers" in conclude(plan, None, found)
 
 
 # --- against a running server -------------------------------------------------------------------
@@ -305,12 +298,12 @@ def test_a_running_server_is_probed_and_its_log_probabilities_agree(
     assert processes.is_alive(llama_server)
     report = against_reference(plan)
     assert report is not None
-    readings, verdict = through_head(plan)
-    assert (verdict.side, verdict.proven) == ("post", True), readings
+    readings, found = through_head(plan)
+    assert (found.side, found.proven) == ("post", True), readings
     after_norm = readings[-2].server_error
     assert after_norm is not None
     assert min(r.server_error or 0 for r in readings if r is not readings[-2]) > 5 * after_norm
-    assert "4 of 4 stored layers" in conclude(plan, report, verdict)
+    assert "4 of 4 stored layers" in conclude(plan, report, found)
     with ServerClient(llama_server.url) as client:
         assert len(client.logprobs(rows[0].input_ids, 512)) == 19
     compare(plan.samples, probe_reference(llama)).require_as_claimed()
@@ -333,8 +326,8 @@ def test_a_row_that_holds_the_vocabularys_last_id_is_probed_too(
             min_tokens=8,
         )
     )
-    readings, verdict = through_head(plan)
-    assert verdict.proven, readings
+    readings, found = through_head(plan)
+    assert found.proven, readings
     ids = rows[0].input_ids
     with torch.no_grad():
         logits = load_reference(llama)(torch.from_numpy(ids).long()[None]).logits[0, :-1]

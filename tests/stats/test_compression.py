@@ -11,7 +11,12 @@ from make.stores import demo_rows, made_up_rows, write_store
 
 from hslib.errors import StoreError
 from hslib.stats import compression
-from hslib.stats.compression import compare, draw_blocks, methods, recommend, size_of
+from hslib.stats.compression import (
+    compare_compression,
+    draw_states,
+    methods,
+    recommend_compression,
+)
 
 
 def bits(states: torch.Tensor) -> np.ndarray:
@@ -30,9 +35,9 @@ def awkward() -> np.ndarray:
 def test_lossless_methods_give_every_byte_back(
     method: compression.Method, draw: Callable[[], np.ndarray]
 ) -> None:
-    block = draw()
-    parts = method.pack(block)
-    assert np.array_equal(method.unpack(parts, block.shape), block)
+    states = draw()
+    parts = method.pack(states)
+    assert np.array_equal(method.unpack(parts, states.shape), states)
 
 
 def test_a_method_that_changes_a_byte_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,14 +46,14 @@ def test_a_method_that_changes_a_byte_is_an_error(monkeypatch: pytest.MonkeyPatc
     )
     monkeypatch.setattr(compression, "methods", lambda: (broken,))
     with pytest.raises(ArithmeticError, match="broken did not give the same bytes back"):
-        compare([bits(demo_rows(32)[0][1])])
+        compare_compression([bits(demo_rows(32)[0][1])])
 
 
 def test_ratios_and_errors_are_plain_numpys() -> None:
-    blocks = [bits(states) for _, states in demo_rows(32)]
-    table = compare(blocks).set_index("method")
-    fp8 = table.loc["FP8 a token"]
-    hidden = blocks[0].shape[2]
+    drawn = [bits(states) for _, states in demo_rows(32)]
+    table = compare_compression(drawn).set_index("method")
+    fp8 = table.loc["FP8 per token"]
+    hidden = drawn[0].shape[2]
     assert fp8["ratio"] == pytest.approx((hidden + 4) / (2 * hidden)), "a byte, and a float32 scale"
     values = np.concatenate([states.double().numpy() for _, states in demo_rows(32)])
     scale = np.abs(values).max(axis=2, keepdims=True) / 448
@@ -62,28 +67,27 @@ def test_ratios_and_errors_are_plain_numpys() -> None:
     assert (table[["pack_mb_s", "unpack_mb_s"]] > 0).all().all()
 
 
-def test_blocks_are_whole_tokens_of_the_store_and_the_same_for_a_seed(tmp_path: Path) -> None:
+def test_drawn_states_are_whole_tokens_of_the_store_and_the_same_for_a_seed(tmp_path: Path) -> None:
     rows = made_up_rows(20)
     store = write_store(tmp_path / "store", rows)
-    blocks = draw_blocks(store, 1, 50_000)
-    again = draw_blocks(store, 1, 50_000)
-    assert all(np.array_equal(a, b) for a, b in zip(blocks, again, strict=True))
-    assert 50_000 <= sum(b.nbytes for b in blocks) < 100_000
-    assert size_of(blocks) == "0 MB"
+    drawn = draw_states(store, 1, 50_000)
+    again = draw_states(store, 1, 50_000)
+    assert all(np.array_equal(a, b) for a, b in zip(drawn, again, strict=True))
+    assert 50_000 <= sum(b.nbytes for b in drawn) < 100_000
     stored = {row.tobytes() for _, states in rows for row in bits(states)}
-    assert all(row.tobytes() in stored for block in blocks for row in block)
+    assert all(row.tobytes() in stored for part in drawn for row in part)
 
 
-def test_an_empty_store_has_no_blocks(tmp_path: Path) -> None:
+def test_an_empty_store_has_no_states(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", made_up_rows(1))
     store.entries.clear()
     with pytest.raises(StoreError, match="no sample yet"):
-        draw_blocks(store, 0, 1000)
+        draw_states(store, 0, 1000)
 
 
 def advice(best: float, plain: float) -> str:
-    names = ["zstd", "byte planes + zstd", "FP8 a token"]
-    return recommend(
+    names = ["zstd", "byte planes + zstd", "FP8 per token"]
+    return recommend_compression(
         pd.DataFrame(
             {
                 "method": names,
@@ -98,6 +102,6 @@ def advice(best: float, plain: float) -> str:
 def test_the_advice_follows_the_numbers() -> None:
     good = advice(best=0.72, plain=0.94)
     assert good.startswith("Without loss, byte planes + zstd saves 28%; plain zstd")
-    assert "FP8 a token saves 50% at a relative error of 3%" in good
+    assert "FP8 per token saves 50% at a relative error of 3%" in good
     poor = advice(best=0.97, plain=1.01)
     assert poor.startswith("Not worth it without loss: the best, byte planes + zstd, saves 3%.")

@@ -15,12 +15,11 @@ from make.stores import DEMO_BOUNDARIES, Row, demo_rows, made_up_rows, write_sto
 from hslib.errors import StoreError
 from hslib.stats import StoreStats, measure
 from hslib.stats.coherence import Coherence, Sketcher
+from hslib.stats.measure import in_order
 from hslib.stats.moments import Moments
 from hslib.stats.sample import MASSIVE_RATIO
 from hslib.stats.sampling import draw
-from hslib.stats.spectrum import spectrum
-from hslib.stats.totals import position_edges
-from hslib.stats.workers import in_order
+from hslib.stats.totals import position_edges, spectrum
 from hslib.store import Entry, Store
 
 STATES = ("boundary 2", "boundary 5", "boundary 7", "final")

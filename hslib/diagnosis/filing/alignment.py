@@ -1,16 +1,16 @@
-"""Two sequences laid beside each other: what was got, as an edited copy of what was expected.
+"""Aligns what was got with what was expected: finds the lags that explain it.
 
-The model is a hidden Markov chain over the samples in the order in which they were filed. At
-each the stream of dumps either lags by some number of requests (sample ``i`` holds what was
-meant for ``i - lag``) or is unrelated. In a lag, a dump agrees with its source with probability
-``1 - NOISE``, and is otherwise a chance draw; unrelated ones are always chance draws. The path
-of greatest posterior odds against "all is chance" is found by dynamic programming (Viterbi).
+The model is a hidden Markov chain over the samples in order of filing. At each sample the stream
+of dumps either has a lag (sample ``i`` holds what was meant for sample ``i - lag``), or it is
+unrelated. Within a lag a dump agrees with its source with probability ``1 - NOISE``; all other
+dumps are drawn by chance. Dynamic programming (Viterbi) finds the path with the greatest posterior
+odds against "all is chance".
 
-**Why the evidence is sound.** A path's score is the log of its likelihood ratio against chance
-times its prior, and the priors of all paths sum to at most one. So under chance the expected sum
-over all paths is at most one, and by Markov's inequality the probability that *any* path reaches
-a score of S is at most exp(-S), however the path was found. No simulation, no correction for the
-number of lags tried: the prior pays for them.
+**Why the evidence is sound.** A path's score is the log of its prior times its likelihood ratio
+against chance. The priors of all paths sum to at most one, so under chance the expected sum over
+all paths is at most one. By Markov's inequality the probability that *any* path scores S or more
+is then at most exp(-S), however the path was found. This needs no simulation, and no correction
+for the number of lags tried: the prior pays for them.
 """
 
 import math
@@ -26,27 +26,26 @@ UNALIGNED = np.iinfo(np.int32).min
 NOISE = 0.1  # share of dumps in a lag that do not agree with their source
 _P_CHANGE, _P_LOSE, _P_FIND = 0.02, 0.005, 0.005  # lag changes; is lost; is found again
 _AROUND = 129  # samples
-_BLOCK = 256  # samples that share a set of candidate lags
+_STRETCH = 256  # samples; each stretch has its own candidate lags
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Samples ``start .. stop-1`` (positions) hold what was meant for ``lag`` earlier ones."""
+    """Positions ``start .. stop-1`` hold what was meant for the sample ``lag`` before."""
 
     start: int
     stop: int
     lag: int
     agreeing: int  # got equals what the source expected
     differing: int  # both known, not equal
-    agreeing_in_place: int  # of all in it, got equals what the sample itself expected
 
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
     """The best explanation of ``got`` by ``expected``.
 
-    ``lags`` int32 [N], :data:`UNALIGNED` where nothing fits. ``log_odds`` in nats, against
-    chance; ``decoy_log_odds`` the best score of lengths made wrong on purpose.
+    ``lags`` int32 [N], :data:`UNALIGNED` where nothing fits. ``log_odds``: score in nats, against
+    chance. ``decoy_log_odds``: the best score of lengths that were made wrong on purpose.
     """
 
     lags: np.ndarray
@@ -77,10 +76,9 @@ def align_lengths(got: np.ndarray, expected: np.ndarray) -> Alignment:
     Args:
         got, expected: int64 [N] tokens, in the order of filing; negative = not known.
 
-    What is covered, and what lies around, is tried again with every length a little too large
-    or too small. Those decoys fit nothing, unless the two sequences run in parallel for another
-    reason (both sorted by length, say): then exact agreement is no evidence, and the alignment
-    does not count.
+    An alignment is tried again with decoys: its lengths, each made a little too large or too
+    small. Decoys fit nothing, unless the two sequences are alike for another reason, such as both
+    being sorted by length. Then exact agreement is no evidence, and the alignment does not count.
     """
     found = _align_by_chance(got, expected)
     if not found.is_found:
@@ -91,12 +89,12 @@ def align_lengths(got: np.ndarray, expected: np.ndarray) -> Alignment:
         decoy = _align_by_chance(np.where(covered > 4, covered + step, covered), expected)
         found = replace(found, decoy_log_odds=max(found.decoy_log_odds, decoy.log_odds))
         if not found.is_found:
-            break  # one is enough
+            break  # one good decoy is enough
     return found
 
 
 def _is_ordered(got: np.ndarray) -> bool:
-    """Whether a length says something of the next one: then chance has more to offer."""
+    """Whether neighbouring lengths are alike; then chance agreements are more likely."""
     known = np.log(got[got > 0])
     if len(known) < 32 or known[:-1].std() == 0 or known[1:].std() == 0:
         return False
@@ -104,7 +102,7 @@ def _is_ordered(got: np.ndarray) -> bool:
 
 
 def _widened(where: np.ndarray) -> np.ndarray:
-    """bool [N], True also around: a decoy must be free to choose its stretches as well."""
+    """bool [N], also True nearby: a decoy must be free to choose where it fits."""
     near = np.convolve(where, np.ones(_AROUND), "same") > 0.5
     return np.asarray(near[: len(where)] if len(where) >= _AROUND else np.ones(len(where), bool))
 
@@ -115,7 +113,7 @@ def _align_by_chance(got: np.ndarray, expected: np.ndarray) -> Alignment:
 
 
 def align_codes(got: np.ndarray, expected: np.ndarray) -> Alignment:
-    """The same for rows known by their ids, numbered so that equal ids have equal numbers."""
+    """The same by ids: equal numbers stand for rows of equal ids."""
     return _align(got, expected, -rarity_of_codes(expected, got).of(got))
 
 
@@ -124,8 +122,8 @@ def _align(got: np.ndarray, expected: np.ndarray, weights: np.ndarray) -> Alignm
     count = len(got)
     if not count:
         return Alignment(np.zeros(0, np.int32), (), 0.0)
-    blocks = candidate_lags(got, expected, weights, _BLOCK)
-    score, lags = _viterbi(got, expected, weights, blocks)
+    candidates = candidate_lags(got, expected, weights, _STRETCH)
+    score, lags = _viterbi(got, expected, weights, candidates)
     segments = tuple(_segments(lags, got, expected))
     return Alignment(lags, segments, score)
 
@@ -153,7 +151,7 @@ def _emissions(
     got: np.ndarray, expected: np.ndarray, weights: np.ndarray, lags: np.ndarray, start: int
 ) -> np.ndarray:
     """log likelihood ratio against chance, [B, len(lags)+1], of the samples from ``start`` on."""
-    stop = min(start + _BLOCK, len(got))
+    stop = min(start + _STRETCH, len(got))
     positions = np.arange(start, stop)
     sources = positions[:, None] - lags[None, :]
     inside = (sources >= 0) & (sources < len(expected))
@@ -166,16 +164,16 @@ def _emissions(
 
 
 def _viterbi(
-    got: np.ndarray, expected: np.ndarray, weights: np.ndarray, blocks: list[np.ndarray]
+    got: np.ndarray, expected: np.ndarray, weights: np.ndarray, candidates: list[np.ndarray]
 ) -> tuple[float, np.ndarray]:
     """The best path's score and its lag at each position."""
-    first = blocks[0]
+    first = candidates[0]
     start = np.log(0.5) + np.append(_prior(first), 0.0)
     best = start
     came_from: list[np.ndarray] = []
-    for number, lags in enumerate(blocks):
-        ratios = _emissions(got, expected, weights, lags, number * _BLOCK)
-        entering = _transitions(blocks[number - 1], lags) if number else None
+    for number, lags in enumerate(candidates):
+        ratios = _emissions(got, expected, weights, lags, number * _STRETCH)
+        entering = _transitions(candidates[number - 1], lags) if number else None
         within = _transitions(lags, lags)
         states = np.arange(len(lags) + 1)
         for row, gains in enumerate(ratios):
@@ -187,24 +185,26 @@ def _viterbi(
             origin = paths.argmax(axis=1)
             came_from.append(origin.astype(np.int16))
             best = paths[states, origin] + gains
-    return float(best.max()), _settled(_trace(best, came_from, blocks), got, expected)
+    return float(best.max()), _settled(_trace(best, came_from, candidates), got, expected)
 
 
-def _trace(best: np.ndarray, came_from: list[np.ndarray], blocks: list[np.ndarray]) -> np.ndarray:
+def _trace(
+    best: np.ndarray, came_from: list[np.ndarray], candidates: list[np.ndarray]
+) -> np.ndarray:
     found = np.empty(len(came_from), np.int32)
     state = int(best.argmax())
     for position in range(len(came_from) - 1, -1, -1):
-        lags = blocks[position // _BLOCK]
+        lags = candidates[position // _STRETCH]
         found[position] = UNALIGNED if state == len(lags) else lags[state]
         state = int(came_from[position][state])
     return found
 
 
 def _settled(lags: np.ndarray, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Of paths as good, the one where a lag grows at the dump that agrees with neither source.
+    """Of equally good paths, the one whose lag grows exactly at the foreign dump.
 
-    A foreign dump disagrees on both sides of the change that it causes, so the path alone does
-    not say to which it belongs.
+    A foreign dump agrees with neither source, so the path may put it before or after the change
+    of lag that it caused.
     """
     lags = lags.copy()
     for edge in (np.flatnonzero(np.diff(lags)) + 1).tolist():
@@ -235,8 +235,5 @@ def _segments(lags: np.ndarray, got: np.ndarray, expected: np.ndarray) -> Iterat
         meant = np.where(known, expected[np.clip(sources, 0, len(expected) - 1)], -1)
         here = got[start:stop]
         both = (meant >= 0) & (here >= 0)
-        in_place = (here >= 0) & (here == expected[start:stop])
         agreeing = int((both & (meant == here)).sum())
-        yield Segment(
-            int(start), int(stop), lag, agreeing, int(both.sum()) - agreeing, int(in_place.sum())
-        )
+        yield Segment(int(start), int(stop), lag, agreeing, int(both.sum()) - agreeing)

@@ -1,7 +1,7 @@
-"""Causes that lengths alone can tell, for the mismatches that no shift explains.
+"""Causes that lengths alone can tell, for mismatches that no shift explains.
 
-Each is a pure function of (expected, got, open): int64 [N], int64 [N], bool [N] -> the
-positions that it explains and the evidence, or None. ``open`` are compared mismatches.
+Each detector is a pure function of ``expected`` int64 [N], ``got`` int64 [N] and ``open_`` bool
+[N], the mismatches that are not explained yet. It returns what it explains, or None.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _MAX_CACHED_LENGTHS = 64
 
 @dataclass(frozen=True, eq=False)
 class Explained:
-    """``where`` bool [N]."""
+    """``where`` bool [N]: the samples that the cause explains."""
 
     where: np.ndarray
     evidence: str
@@ -35,7 +35,7 @@ def _enough(where: np.ndarray, of: np.ndarray, share: float) -> bool:
 
 
 def decode_step(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> Explained | None:
-    """Nearly everything that came has the same one to four tokens."""
+    """At least 30 % of the compared dumps have one length of one to four tokens."""
     compared = (expected > 0) & (got > 0)
     for tokens in range(1, 5):
         where = open_ & (got == tokens)
@@ -46,7 +46,7 @@ def decode_step(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> Exp
 
 
 def foreign(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> Explained | None:
-    """Single dumps as long as a health check or a warm-up."""
+    """A few dumps are as short as a health check or a warm-up."""
     where = open_ & np.isin(got, _FOREIGN) & (expected > max(_FOREIGN))
     if not where.any() or where.sum() > 0.3 * max(10, (got > 0).sum()):
         return None
@@ -97,14 +97,14 @@ def chunk(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> Explained
 
 
 def _is_chunk_lost(expected: np.ndarray, got: np.ndarray, open_: np.ndarray, size: int) -> bool:
-    """Else it is a cached prefix, which the first request does not have."""
+    """Whether the first long sample lacks rows too; with a cached prefix it would be whole."""
     compared = np.flatnonzero((expected > size) & (got > 0))
     is_power = size & (size - 1) == 0
     return is_power and len(compared) > 0 and bool(open_[compared[0]])
 
 
 def _chunk_sizes(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> list[int]:
-    """Powers of two, and what most of the missing counts have in common."""
+    """Powers of two, and the common divisor of the missing counts."""
     missing = (expected - got)[open_]
     missing = missing[missing >= 32]
     if not len(missing):
@@ -115,7 +115,7 @@ def _chunk_sizes(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> li
 
 
 def constant(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> Explained | None:
-    """The same small difference everywhere: a frame of special tokens or template text."""
+    """At least 30 % of the mismatches differ by the same count: special tokens or template text."""
     difference = got - expected
     values, counts = np.unique(difference[open_], return_counts=True)
     if not len(values):
@@ -128,7 +128,7 @@ def constant(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> Explai
 
 
 def shared_prefix(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> Explained | None:
-    """Fewer rows by few distinct counts or by whole cache pages; the first sample was whole."""
+    """The first sample is whole; later ones lack a repeated count, or whole cache pages."""
     missing = expected - got
     fewer = open_ & (missing > 0)
     compared = np.flatnonzero((expected > 0) & (got > 0))
@@ -160,7 +160,7 @@ def repeated_dump(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> E
     return Explained(where, f"{where.sum()} samples got {value} tokens, shorter and longer alike")
 
 
-#: In this order; what an earlier one explains is closed for later ones.
+#: In this order; a later detector does not see what an earlier one explained.
 DETECTORS: tuple[tuple[str, Detector], ...] = (
     ("decode_step", decode_step),
     ("retraction", retraction),
@@ -176,7 +176,7 @@ DETECTORS: tuple[tuple[str, Detector], ...] = (
 def cached_prefixes(
     rows: Rows, indices: np.ndarray, got: np.ndarray, open_: np.ndarray
 ) -> Explained | None:
-    """Proof of prefix-cache hits: what is missing is a prefix that an earlier row has too.
+    """Proves prefix-cache hits: the missing rows are a prefix that an earlier row has too.
 
     Args:
         indices: int64 [N], the dataset row of each position.
@@ -197,7 +197,7 @@ def cached_prefixes(
 
 
 def _with_known_prefix(rows: Rows, wanted: set[int], cached: int) -> list[int]:
-    """Those of ``wanted`` whose first ``cached`` ids an earlier row has as well."""
+    """Those of ``wanted`` whose first ``cached`` ids are an earlier row's too."""
     seen: set[int] = set()
     found = []
     for index in range(max(wanted) + 1):

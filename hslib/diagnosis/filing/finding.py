@@ -10,8 +10,11 @@ from hslib.diagnosis.catalogue import CATALOGUE, Cause
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """``samples`` int64: dataset indices, ascending. ``chance``: upper bound of the probability
-    that unrelated data look like this; None where that is not computed."""
+    """``samples`` int64: dataset indices, ascending.
+
+    ``chance``: upper bound of the probability that unrelated data look like this; None where it
+    is not computed.
+    """
 
     code: str
     samples: np.ndarray

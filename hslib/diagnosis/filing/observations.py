@@ -1,6 +1,6 @@
-"""What a log, a journal, a store or a dump directory says of each sample: expected and got.
+"""Reads what a log, a journal, a store or a dump directory says of each sample.
 
-Reading only; what it means is decided elsewhere.
+What it means is decided in the other modules.
 """
 
 import re
@@ -20,8 +20,8 @@ from hslib.store import Entry, combine, open_storage, read_journal, read_store_u
 UNKNOWN = -1
 _MAX_SPAN = 5_000_000  # positions between the first and the last sample of a log
 
-# "sample 84: got 4710 tokens, expected 291, truncating"; a number counts only if what follows
-# shows that it was written to its end.
+# "sample 84: got 4710 tokens, expected 291, truncating"; the character after a number shows that
+# the number is not cut off
 _WARNING = re.compile(
     r"sample (?P<index>\d+): got (?P<got>\d+) tokens?\b"
     r"(?:, expected (?P<expected>\d+)(?=[,\s]|\Z))?"
@@ -36,14 +36,13 @@ _REQUEST = re.compile(r"hs-(\d+)-\d+-[0-9a-f]{16}-\d+\Z")
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """One position a sample, ascending by index, without gaps; :data:`UNKNOWN` where silent.
+    """One position per sample, ascending by index without gaps; :data:`UNKNOWN` where not known.
 
-    ``indices, expected, got`` int64 [N]: sample, tokens. ``expected_ids, got_ids`` int64 [N]
-    or None: the ids themselves, numbered so that equal ids have equal numbers (they prove
-    what lengths only suggest). ``stated`` bool [N]: ``got`` was read, not concluded.
-    ``only_mismatches``: a sample without a line had the right length.
-    ``has_places``: position says under which sample a dump was filed; else (a server's own
-    counter) only the order of dumps is known.
+    ``indices, expected, got`` int64 [N]: sample, tokens, tokens. ``expected_ids, got_ids`` int64
+    [N] or None: numbers that are equal for equal ids; they prove what lengths only suggest.
+    ``stated`` bool [N]: ``got`` was read, not concluded. ``only_mismatches``: a sample without a
+    line had the right length. ``has_places``: it is known under which sample a dump was filed;
+    False = only the order of dumps is known, from a server's own counter.
     """
 
     indices: np.ndarray
@@ -69,7 +68,7 @@ class Observations:
 
     @property
     def mismatched(self) -> np.ndarray:
-        """bool [N]: not this sample's dump, by its ids where they are known, else by its length."""
+        """bool [N]: another dump than this sample's, by ids where known, else by length."""
         differs = self.compared & (self.expected != self.got)
         if self.expected_ids is not None and self.got_ids is not None:
             known = (self.expected_ids >= 0) & (self.got_ids >= 0)
@@ -79,8 +78,8 @@ class Observations:
     def with_rows(self, lengths: np.ndarray, digests: list[str] | None = None) -> "Observations":
         """Add what the dataset says of every row (``lengths`` int64 [rows]).
 
-        A log of mismatches says nothing of the samples that fit: between its first and its last
-        line they got what the dataset expects.
+        A log of mismatches has no line for a sample that fits: between the log's first and last
+        sample, those got what the dataset expects.
         """
         size = max(int(self.indices.max(initial=-1)) + 1, len(lengths))
         got, expected = np.full(size, UNKNOWN), np.full(size, UNKNOWN)
@@ -112,13 +111,13 @@ class Observations:
 
 
 def code_of(digest: str) -> int:
-    """A digest (hex) as a number below 2**62; 0 chance of two rows sharing it by accident."""
+    """A digest (hex) as a number below 2**62; two rows practically never share one."""
     return int(digest[:16], 16) >> 2
 
 
 def observe(indices: Iterable[int], expected: Iterable[int], got: Iterable[int], source: str,
             only_mismatches: bool = False) -> Observations:  # fmt: skip
-    """Lay records on positions without gaps; of several for one sample the last counts."""
+    """Put records on positions without gaps; the last record of a sample counts."""
     columns = [np.array(list(values), np.int64) for values in (indices, expected, got)]
     order = columns[0]
     if not len(order):
@@ -141,9 +140,9 @@ def observe(indices: Iterable[int], expected: Iterable[int], got: Iterable[int],
 
 
 def read_log(text: str, source: str = "log") -> Observations:
-    """Warnings of the case study's form and failures of this kit's; all else is passed over.
+    """Reads warnings as the case study's job wrote them and failures as this kit writes them.
 
-    A number that the end of the text cuts off is not believed.
+    A number that the end of the text may have cut off is ignored.
     """
     if text and not text.endswith("\n"):
         text = re.sub(r"\d+\Z", "", text)
@@ -152,7 +151,7 @@ def read_log(text: str, source: str = "log") -> Observations:
     indices = [int(m["index"]) for m in records]
     expected = [int(m["expected"] or UNKNOWN) for m in records]
     got = [int(m["got"]) for m in records]
-    if records:  # progress lines widen what the log covers; they carry no lengths
+    if records:  # progress lines say how far the log reaches; they have no lengths
         seen = [int(m["index"]) for m in _PROGRESS.finditer(text)]
         for index in {min(seen, default=indices[0]), max(seen, default=indices[0])} - set(indices):
             indices, expected, got = [index, *indices], [UNKNOWN, *expected], [UNKNOWN, *got]
@@ -161,7 +160,7 @@ def read_log(text: str, source: str = "log") -> Observations:
 
 
 def read_entries(entries: Iterable[Entry], source: str) -> Observations:
-    """A journal: what was stored passed the check of its ids; a failure may name its lengths."""
+    """A journal: stored samples passed the check of their ids; failures may name lengths."""
     state = combine(entries)
     rows = [(e.index, e.num_tokens, e.num_tokens) for e in state.stored.values()]
     for entry in state.failed.values():
@@ -220,15 +219,14 @@ def _dump_digest(path: Path) -> str | None:
 
 
 def read_any(path: str | Path) -> Observations:
-    """Whatever is there: a store, a run's folder, a dump directory, a journal or a log.
+    """Read a store, a run's folder, a dump directory, a journal or a log.
 
     Raises:
         StoreError: none of these.
     """
-    place = read_store_url(path)
-    if isinstance(place, str):
-        return read_entries(open_storage(place).entries(), place)
-    path = place
+    path = read_store_url(path)
+    if isinstance(path, str):
+        return read_entries(open_storage(path).entries(), path)
     if path.is_file():
         if path.suffix == ".jsonl":
             return read_entries(read_journal(path), path.name)

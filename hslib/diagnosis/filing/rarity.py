@@ -1,7 +1,7 @@
-"""How likely a length is by chance: what makes an agreement of two lengths evidence or nothing.
+"""How likely a length is by chance, and so how much an agreement of two lengths proves.
 
-An agreement on 4,710 tokens says much where lengths spread from 1 to 30,000 and nothing where
-half of the rows were cut at 4,710.
+Two equal lengths of 4,710 tokens prove much where lengths spread from 1 to 30,000. They prove
+nothing where half of the rows were cut at 4,710.
 """
 
 from dataclasses import dataclass
@@ -37,9 +37,9 @@ def rarity_of_lengths(expected: np.ndarray, got: np.ndarray) -> Rarity:
     Args:
         expected, got: int64 lengths in tokens, negative where unknown.
 
-    A length seen twice or more in one column has its frequency there. One that was seen once
-    says of itself only that it is possible (Good and Turing: singletons carry the mass of what
-    was not seen), so it gets the smoothed density around it: a Gaussian kernel over log length.
+    A length that occurs twice or more in one column has its frequency there. A single occurrence
+    is no measure of frequency (Good and Turing: singletons carry the mass of what was not seen),
+    so it gets the smoothed density around it: a Gaussian kernel over log length.
     """
     columns = [column[column > 0] for column in (expected, got)]
     pooled = np.concatenate(columns)
@@ -56,11 +56,11 @@ def rarity_of_lengths(expected: np.ndarray, got: np.ndarray) -> Rarity:
 
 
 def local_log_p(got: np.ndarray) -> np.ndarray:
-    """log P(length) among the neighbours in the log, float64 [N]; -inf where it says nothing.
+    """log P(length) among the neighbours in filing order, float64 [N]; -inf for short inputs.
 
-    In a dataset sorted by length neighbours are alike, and two sorted sequences agree often
-    by chance. The density around each value within its window (by its nearest of sixteen
-    neighbours) knows that; where order means nothing it tells what the whole distribution tells.
+    In a dataset sorted by length neighbours are alike, so two sorted sequences often agree by
+    chance. The density among a value's sixteen neighbours accounts for that; where order means
+    nothing it is about the density of all values.
     """
     reach = _WINDOW // 2
     if len(got) <= _WINDOW:
@@ -79,7 +79,7 @@ def local_log_p(got: np.ndarray) -> np.ndarray:
 
 
 def rarity_of_codes(expected: np.ndarray, got: np.ndarray) -> Rarity:
-    """The same for digests numbered as codes: two different rows never agree by chance."""
+    """The same for numbered digests: two different rows never agree by chance."""
     known, counts = np.unique(expected[expected >= 0], return_counts=True)
     total = max(1, int(counts.sum()))
     p = np.where(counts >= 2, counts / total, 2.0**-64)

@@ -1,32 +1,32 @@
-"""Which lags are worth a look: those that rare values, or runs of values, vote for.
+"""Which lags are worth trying: those that rare lengths and runs of lengths vote for.
 
-Trying every lag of 40,000 samples is 3 billion comparisons. A lag that holds over a stretch shows
-in it: as rare lengths, or runs of 2, 4 and 8 lengths, that occur elsewhere at that distance.
-What is missed here only makes an alignment weaker, never a wrong one stronger.
+Trying every lag of 40,000 samples is 3 billion comparisons. A lag that holds for a while leaves
+traces: rare lengths, or runs of 2, 4 and 8 lengths, that occur elsewhere at that distance. A lag
+that is missed here makes the right alignment weaker; it never makes a wrong one stronger.
 """
 
 import numpy as np
 
 _RUNS = (1, 2, 4, 8)
-_MAX_PLACES = 12  # a run that occurs more often than this votes for nothing
-_KEPT, _KEPT_OVERALL = 20, 6  # candidate lags of a block, and of the whole, by votes
+_MAX_PLACES = 12  # a run that occurs more often does not vote
+_KEPT, _KEPT_OVERALL = 20, 6  # lags with most votes in a stretch, and over all stretches
 _NEIGHBOURS = 2
 
 
 def candidate_lags(
-    got: np.ndarray, expected: np.ndarray, weights: np.ndarray, block: int
+    got: np.ndarray, expected: np.ndarray, weights: np.ndarray, stretch: int
 ) -> list[np.ndarray]:
-    """Ascending lags for each block of samples; 0 is always one of them.
+    """Ascending lags for each stretch of samples; 0 is always one of them.
 
     Args:
         got, expected: int64 [N], negative = not known.
         weights: float64 [N], nats of evidence when ``got`` agrees.
     """
-    count = -(-len(got) // block)
+    count = -(-len(got) // stretch)
     votes: list[dict[int, float]] = [{} for _ in range(count)]
     for length in _RUNS:
         positions, lags, nats = _agreements(got, expected, weights, length)
-        _add_votes(votes, positions // block, lags, nats)
+        _add_votes(votes, positions // stretch, lags, nats)
     return _choose(votes)
 
 
@@ -50,7 +50,7 @@ def _agreements(
     offsets = np.arange(len(positions)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
     sources = order[np.repeat(low[where], repeats) + offsets]
     sums = np.convolve(weights, np.ones(length), "valid")
-    # a run that occurs twelve times is a twelfth of a vote for each
+    # a run that occurs twelve times gives a twelfth of its vote to each
     return positions, positions - sources, sums[positions] / np.repeat(repeats, repeats)
 
 
@@ -70,15 +70,15 @@ def _all_known(values: np.ndarray, length: int) -> np.ndarray:
 
 
 def _add_votes(
-    votes: list[dict[int, float]], blocks: np.ndarray, lags: np.ndarray, nats: np.ndarray
+    votes: list[dict[int, float]], stretches: np.ndarray, lags: np.ndarray, nats: np.ndarray
 ) -> None:
-    """Sum the nats of each (block, lag)."""
+    """Sum the nats of each (stretch, lag)."""
     if not len(lags):
         return
-    pairs, at = np.unique(np.stack([blocks, lags]), axis=1, return_inverse=True)
+    pairs, at = np.unique(np.stack([stretches, lags]), axis=1, return_inverse=True)
     sums = np.bincount(at.ravel(), nats)
-    for block, lag, total in zip(*pairs.tolist(), sums.tolist(), strict=True):
-        votes[block][lag] = votes[block].get(lag, 0.0) + total
+    for stretch, lag, total in zip(*pairs.tolist(), sums.tolist(), strict=True):
+        votes[stretch][lag] = votes[stretch].get(lag, 0.0) + total
 
 
 def _best(votes: dict[int, float], count: int) -> list[int]:
@@ -86,13 +86,13 @@ def _best(votes: dict[int, float], count: int) -> list[int]:
 
 
 def _choose(votes: list[dict[int, float]]) -> list[np.ndarray]:
-    """Each block's own best, its neighbours', those of the whole, and the lags beside them."""
+    """Each stretch's best lags, its neighbours', the best of all, and lags close to its first."""
     overall: dict[int, float] = {}
-    for block in votes:
-        for lag in _best(block, _KEPT):
-            overall[lag] = overall.get(lag, 0.0) + block[lag]
+    for stretch in votes:
+        for lag in _best(stretch, _KEPT):
+            overall[lag] = overall.get(lag, 0.0) + stretch[lag]
     common = {0, *_best(overall, _KEPT_OVERALL)}
-    own = [_best(block, _KEPT) for block in votes]
+    own = [_best(stretch, _KEPT) for stretch in votes]
     chosen = []
     for number, lags in enumerate(own):
         wanted = common | set(lags)

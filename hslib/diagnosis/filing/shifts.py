@@ -1,4 +1,4 @@
-"""Synchronisation: dumps filed under other samples, as findings."""
+"""Dumps filed under other samples: shifts, foreign dumps, strides, permutations."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,8 +15,8 @@ from hslib.diagnosis.filing.alignment import (
 from hslib.diagnosis.filing.finding import Finding, ranges
 from hslib.diagnosis.filing.observations import Observations
 
-_FOREIGN_MAX = 8  # tokens; warm-ups and health checks are shorter than any sample worth keeping
-_FAR = 48  # samples around a change of lag in which a short dump may have been its cause
+_FOREIGN_MAX = 8  # tokens; warm-ups and health checks are as short
+_FAR = 48  # samples from a change of lag to the short dump that caused it
 _STRIDES = (2, 4, 8, 3)
 _STRIDE_SAMPLES = 2000
 _SHOWN_SEGMENTS = 5
@@ -24,10 +24,10 @@ _SHOWN_SEGMENTS = 5
 
 @dataclass(frozen=True, eq=False)
 class Filing:
-    """Whose states each position holds, as far as the alignment knows.
+    """Whose states each sample holds, as far as the alignment knows.
 
     ``holds`` int64 [N]: sample index, :data:`UNALIGNED` where not known. ``misfiled`` bool [N]:
-    another's, lengths equal by accident included. ``foreign`` bool [N]: nobody's.
+    another sample's, even where the lengths happen to be equal. ``foreign`` bool [N]: no sample's.
     """
 
     alignment: Alignment
@@ -45,7 +45,7 @@ def align(observed: Observations) -> Alignment:
 
 
 def file_by(observed: Observations, alignment: Alignment) -> Filing:
-    """Turn lags into samples, and find the foreign dumps that pushed them. Pure."""
+    """Turn lags into samples, and find the foreign dumps that caused them. Pure."""
     first = int(observed.indices[0]) if len(observed) else 0
     nothing = np.zeros(len(observed), bool)
     foreign, misfiled = nothing.copy(), nothing.copy()
@@ -60,10 +60,10 @@ def file_by(observed: Observations, alignment: Alignment) -> Filing:
 
 
 def _foreign(observed: Observations, alignment: Alignment) -> np.ndarray:
-    """Where the lag grows by m, the m dumps around that agree with no source.
+    """Where the lag grows by m: the m nearest dumps that agree with no source.
 
-    Between equal lengths the place of a change is not known exactly: short dumps, which are
-    what foreign ones mostly are, are looked for farther away than long ones.
+    Among equal lengths the place of a change is not known exactly. Foreign dumps are mostly
+    short, so short ones are searched farther away than long ones.
     """
     segments = alignment.segments
     found = np.zeros(len(observed), bool)
@@ -74,15 +74,12 @@ def _foreign(observed: Observations, alignment: Alignment) -> np.ndarray:
             continue
         reach = grown + _FAR
         low, high = max(before.start, after.start - reach), min(after.stop, after.start + reach)
-        strange = np.arange(low, high)
-        strange = strange[differs[strange]]
-        short = observed.got[strange] <= _FOREIGN_MAX
-        distance = np.abs(strange - after.start + 0.25)  # of two as near, the one behind
-        likely = strange[short | (distance <= grown)]
-        order = np.lexsort(
-            (distance[short | (distance <= grown)], observed.got[likely] > _FOREIGN_MAX)
-        )
-        found[likely[order][:grown]] = True
+        strange = low + np.flatnonzero(differs[low:high])
+        is_long = observed.got[strange] > _FOREIGN_MAX
+        distance = np.abs(strange - after.start + 0.25)  # of two equally near, the later
+        order = np.lexsort((distance, is_long))
+        is_likely = ~is_long | (distance <= grown)
+        found[strange[order][is_likely[order]][:grown]] = True
     return found
 
 
@@ -98,23 +95,17 @@ def _differs_from_source(observed: Observations, alignment: Alignment) -> np.nda
 
 
 def shift_findings(observed: Observations, filing: Filing) -> list[Finding]:
-    """The shift and the foreign dumps that pushed it; nothing when all is in place."""
-    found = []
+    """The shift, and the foreign dumps that caused it; empty when all is in place."""
+    found, chance = [], filing.alignment.chance
     if filing.misfiled.any():
-        found.append(
-            Finding(
-                "shift",
-                observed.indices[filing.misfiled],
-                _shift_evidence(observed, filing),
-                filing.alignment.chance,
-            )
-        )
+        text = _shift_evidence(observed, filing)
+        found.append(Finding("shift", observed.indices[filing.misfiled], text, chance))
     if filing.foreign.any():
         where = np.flatnonzero(filing.foreign)
         shown = [f"{observed.got[p]}-token dump at {observed.indices[p]}" for p in where[:5]]
         more = f" and {len(where) - 5} more" if len(where) > 5 else ""
         text = f"the lag grows there: {', '.join(shown)}{more}"
-        found.append(Finding("foreign", observed.indices[where], text, filing.alignment.chance))
+        found.append(Finding("foreign", observed.indices[where], text, chance))
     return found
 
 
@@ -134,7 +125,6 @@ def _shift_evidence(observed: Observations, filing: Filing) -> str:
 
 
 def _segment_words(observed: Observations, filing: Filing, segment: Segment) -> str:
-    """Pure."""
     inside = np.arange(segment.start, segment.stop)
     foreign = inside[filing.foreign[inside]]
     own = observed.indices[inside[~filing.foreign[inside]]]
@@ -149,13 +139,13 @@ def _segment_words(observed: Observations, filing: Filing, segment: Segment) -> 
     if len(foreign) and inside[0] == foreign[0]:
         length = observed.got[foreign[0]]
         before = f", after a foreign {length}-token dump at {observed.indices[foreign[0]]}"
-    return f"lag {segment.lag}{before}: {ranges(own)} {holds.split(' ', 1)[1]} ({agreed})"
+    return f"lag {segment.lag}{before}: {holds} ({agreed})"
 
 
 def stride_finding(observed: Observations, rival: Alignment) -> Finding | None:
-    """Every s-th request's dump, or every dump s times: several writers with a counter each.
+    """Several writers with one counter each: only every s-th dump came, or each came s times.
 
-    Tried on the first two thousand samples; it must explain them better than ``rival`` does.
+    Tried on the first two thousand samples; must explain them better than ``rival`` does.
     """
     got, expected = observed.got[:_STRIDE_SAMPLES], observed.expected
     rival_odds = max(0.0, rival.log_odds) * len(got) / max(1, len(observed))
@@ -173,7 +163,7 @@ def stride_finding(observed: Observations, rival: Alignment) -> Finding | None:
 def _strided(
     got: np.ndarray, expected: np.ndarray, stride: int, rest: int
 ) -> list[tuple[float, str, str]]:
-    """(log odds, code, words) of both readings; odds of minus infinity when not found."""
+    """(log odds, code, words) of both explanations; minus infinity when not found."""
     mine, each = expected[rest::stride], got[rest::stride]
     skipping = align_lengths(got[: len(mine)], mine)
     repeating = align_lengths(each, expected[: len(each)])
@@ -191,9 +181,9 @@ def _strided(
 def permutation_finding(observed: Observations) -> Finding | None:
     """The same lengths (or ids) in another order.
 
-    Evidence: what comes is drawn, mostly, from the urn of what is expected *without putting it
-    back*. The likelihood ratio against drawing with putting back is multiplied up in order of
-    filing; under chance it is a martingale, so it exceeds S with a probability below 1/S.
+    What comes is mostly drawn from the urn of what is expected, *without replacement*. The
+    evidence is the likelihood ratio against drawing with replacement, multiplied in order of
+    filing. Under chance it is a martingale, so it exceeds S with a probability below 1/S.
     """
     got, expected = observed.got, observed.expected
     if observed.expected_ids is not None and observed.got_ids is not None:

@@ -1,4 +1,4 @@
-"""From observations to a verdict: which causes, for which samples, how sure, and what to do."""
+"""From observations to a verdict: the causes, their samples, how sure it is, and the cure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,12 +19,12 @@ from hslib.diagnosis.filing.shifts import (
 )
 from hslib.diagnosis.rows import Rows
 
-_MIX_SHARE = 0.05  # a second cause of at least this share makes a mix
+_MIX_SHARE = 0.05  # a cause with a smaller share does not make a mix
 
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """What was found, greatest first; ``unknown`` among the findings is what none explains."""
+    """Findings, greatest first; the finding ``unknown`` holds what no cause explains."""
 
     findings: tuple[Finding, ...]
     num_compared: int
@@ -36,7 +36,7 @@ class Verdict:
 
     @property
     def is_mix(self) -> bool:
-        """More than one known cause has a share worth naming."""
+        """Whether more than one known cause has at least 5 % of the samples."""
         total = max(1, sum(len(f.samples) for f in self.findings))
         known = [f for f in self.findings if f.code not in (UNKNOWN_CAUSE, "foreign")]
         return sum(len(f.samples) >= _MIX_SHARE * total for f in known) > 1
@@ -55,10 +55,7 @@ class Verdict:
             return ["No sample can be compared: neither got nor expected lengths are known."]
         if not self.findings:
             return [f"All {self.num_compared} compared samples agree; nothing to cure."]
-        return [
-            self._headline(),
-            *(_paragraph(finding) for finding in self.findings),
-        ]
+        return [self._headline(), *map(_paragraph, self.findings)]
 
     def _headline(self) -> str:
         kinds = list(dict.fromkeys(f.cause.kind for f in self.findings if f.code != UNKNOWN_CAUSE))
@@ -66,17 +63,14 @@ class Verdict:
         if not kinds:
             return f"UNKNOWN: {count}, and nothing that this kit knows explains them."
         word = "A MIX of " + " and ".join(kinds) if self.is_mix else kinds[0].upper()
-        exonerated = ", not the tokenizer" if "synchronisation" in kinds[:1] else ""
-        if "tokenizer" in kinds:
-            exonerated = ""
-        return f"{word}{exonerated}: {count}."
+        if kinds[0] == "synchronisation" and "tokenizer" not in kinds:
+            word += ", not the tokenizer"
+        return f"{word}: {count}."
 
 
 def _paragraph(finding: Finding) -> str:
     count = len(finding.samples)
-    chance = ""
-    if finding.chance is not None:
-        chance = f" By chance: {_odds(finding.chance)}."
+    chance = "" if finding.chance is None else f" By chance: {_odds(finding.chance)}."
     where = f"{count} sample{'s' * (count != 1)} ({ranges(finding.samples)})"
     return (
         f"{finding.code}: {where}: {finding.cause.title}.\n"
@@ -111,22 +105,23 @@ def diagnose_counts(observed: Observations, rows: Rows | None = None) -> Diagnos
     observed = _counted_from_first(observed)
     filing = file_by(observed, align(observed))
     findings = shift_findings(observed, filing)
-    explained = filing.misfiled | filing.foreign
-    open_ = observed.mismatched & ~explained
-    open_, more = _whole_order(observed, filing, open_)
-    if more:
-        findings = [more]
+    open_ = observed.mismatched & ~filing.misfiled & ~filing.foreign
+    order = _whole_order(observed, filing, open_)
+    if order:
+        findings, open_ = [order], np.zeros_like(open_)
     findings += _by_counts(observed, rows, open_)
     known = np.concatenate([f.samples for f in findings]) if findings else np.zeros(0, np.int64)
     left = np.setdiff1d(observed.indices[observed.mismatched], known)
     if len(left):
         findings.append(Finding(UNKNOWN_CAUSE, left, _examples(observed, left)))
-    verdict = verdict_of(findings, observed)
-    return Diagnosis(observed, filing, verdict)
+    return Diagnosis(observed, filing, verdict_of(findings, observed))
 
 
 def _counted_from_first(observed: Observations) -> Observations:
-    """A server's own counter starts anywhere: the lag with which its dumps begin is no fault."""
+    """Takes the first lag out where a server's own counter named the dumps.
+
+    Such a counter starts anywhere, so the lag of its first dump is no fault.
+    """
     if observed.has_places:
         return observed
     segments = align(observed).segments
@@ -143,33 +138,29 @@ def _counted_from_first(observed: Observations) -> Observations:
     return replace(observed, got=moved, got_ids=ids)
 
 
-def _whole_order(
-    observed: Observations, filing: Filing, open_: np.ndarray
-) -> tuple[np.ndarray, Finding | None]:
-    """Strides and permutations, when most of it is wrong and no few lags explain it."""
+def _whole_order(observed: Observations, filing: Filing, open_: np.ndarray) -> Finding | None:
+    """A stride or a permutation, where most samples are wrong and no few lags explain it."""
     mismatched = observed.mismatched
     many = mismatched.sum() >= 0.5 * max(1, observed.compared.sum()) and mismatched.sum() >= 8
     stretches = sum(1 for segment in filing.alignment.segments if segment.lag)
     ragged = stretches > len(observed) / 20
     if not many or (open_.sum() < 0.4 * mismatched.sum() and not ragged):
-        return open_, None
+        return None
     finding = stride_finding(observed, filing.alignment)
     if finding is None and not filing.misfiled.any():
         finding = permutation_finding(observed)
-    if finding is None:
-        return open_, None
-    return np.zeros_like(open_), finding
+    return finding
 
 
 def _by_counts(observed: Observations, rows: Rows | None, open_: np.ndarray) -> list[Finding]:
-    """What lengths tell, one cause after another; each closes what it explains."""
+    """Causes by lengths, one after another; what is explained is closed for later ones."""
     found = []
     open_ = open_ & (observed.expected != observed.got)
     if rows is not None and len(rows):
-        proof = counts.cached_prefixes(rows, observed.indices, observed.got, open_)
-        if proof is not None:
-            found.append(Finding("prefix_cache", observed.indices[proof.where], proof.evidence))
-            open_ = open_ & ~proof.where
+        cached = counts.cached_prefixes(rows, observed.indices, observed.got, open_)
+        if cached is not None:
+            found.append(Finding("prefix_cache", observed.indices[cached.where], cached.evidence))
+            open_ = open_ & ~cached.where
     for code, detector in counts.DETECTORS:
         explained = detector(observed.expected, observed.got, open_)
         if explained is not None:

@@ -1,12 +1,12 @@
-"""Why two tokenisations of one row differ: all causes at once, or "unknown" for a rest."""
+"""Why two tokenisations of one row differ: every cause, "unknown" for what none explains."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hslib.diagnosis.catalogue import UNKNOWN_CAUSE
 from hslib.diagnosis.tokens import framing
-from hslib.diagnosis.tokens.blocks import Block, Ids, Pair, blocks, first_difference
 from hslib.diagnosis.tokens.content import RULES, text_changes
+from hslib.diagnosis.tokens.differences import Difference, Ids, Pair, differences, first_difference
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def compare(index: int, pair: Pair, other_rows: Mapping[Ids, int] | None = None)
     """Find every cause of a difference.
 
     Args:
-        other_rows: ids -> row, of the dataset; tells rows in another order.
+        other_rows: ids -> row number of the dataset; finds rows in another order.
     """
     return Comparison(index, pair, explain(index, pair, other_rows or {}))
 
@@ -66,9 +66,10 @@ def explain(index: int, pair: Pair, other_rows: Mapping[Ids, int]) -> tuple[Reas
     cut = framing.truncated(rest)
     if cut and not _is_text_change(rest):
         return (*reasons, Reason("truncated", cut))
-    for block in blocks(rest):
-        reasons += _block_reasons(block)
-    return _one_each(reasons)
+    for difference in differences(rest):
+        reasons += _reasons(difference)
+    first = {reason.code: reason for reason in reversed(reasons)}
+    return tuple(first[code] for code in dict.fromkeys(reason.code for reason in reasons))
 
 
 def _whole_row(index: int, pair: Pair, other_rows: Mapping[Ids, int]) -> Reason | None:
@@ -85,31 +86,15 @@ def _whole_row(index: int, pair: Pair, other_rows: Mapping[Ids, int]) -> Reason 
 
 
 def _is_text_change(pair: Pair) -> bool:
-    """What is missing at the end is white space or a thinking block, not a cut."""
-    found = list(blocks(pair))
-    return bool(found) and all(text_changes(block) for block in found)
+    """Whether only known changes of text differ: a missing thinking block at the end is no cut."""
+    found = list(differences(pair))
+    return bool(found) and all(text_changes(difference) for difference in found)
 
 
-def _block_reasons(block: Block) -> list[Reason]:
-    ruled = _rule(block)
-    if ruled is not None:
-        return [ruled]
-    changes = text_changes(block)
-    if changes:
-        return [Reason(code, first_difference(block.pair)) for code in changes]
-    return [Reason(UNKNOWN_CAUSE, first_difference(block.pair))]
-
-
-def _rule(block: Block) -> Reason | None:
+def _reasons(difference: Difference) -> list[Reason]:
     for code, rule in RULES:
-        evidence = rule(block)
+        evidence = rule(difference)
         if evidence is not None:
-            return Reason(code, evidence)
-    return None
-
-
-def _one_each(reasons: list[Reason]) -> tuple[Reason, ...]:
-    first: dict[str, Reason] = {}
-    for reason in reasons:
-        first.setdefault(reason.code, reason)
-    return tuple(first.values())
+            return [Reason(code, evidence)]
+    codes = text_changes(difference) or (UNKNOWN_CAUSE,)
+    return [Reason(code, first_difference(difference.pair)) for code in codes]

@@ -1,7 +1,6 @@
-"""Tokenizer causes inside a row, block by block.
+"""Tokenizer causes inside a row.
 
-Each is a pure function of a :class:`~hslib.diagnosis.tokens.blocks.Block`; it returns the
-evidence in words, or None.
+Each rule is a pure function of a :class:`Difference`; it returns the evidence in words, or None.
 """
 
 import re
@@ -9,7 +8,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from itertools import combinations
 
-from hslib.diagnosis.tokens.blocks import Block, Pair, Side, segment_texts, windows
+from hslib.diagnosis.tokens.differences import Difference, Pair, Side, segment_texts, windows
 from hslib.diagnosis.tokens.framing import turn_ends
 
 _THINKING = re.compile(
@@ -29,7 +28,7 @@ def _each(change: Callable[[str], str]) -> Normalise:
     return lambda texts: [change(text) for text in texts]
 
 
-#: What makes two texts equal, each on its own; in this order.
+#: Changes that make two texts equal; tried in this order, alone and together.
 _CHANGES: tuple[tuple[str, Normalise, str], ...] = (
     ("newlines", _each(lambda t: t.replace("\r\n", "\n").replace("\r", "\n")), "line ends"),
     ("unicode", _each(lambda t: unicodedata.normalize("NFC", t)), "NFC"),
@@ -40,9 +39,9 @@ _CHANGES: tuple[tuple[str, Normalise, str], ...] = (
 )
 
 
-def text_changes(block: Block) -> tuple[str, ...]:
-    """The fewest changes of text, of those known, that make both sides equal: their codes."""
-    a, b = segment_texts(block.pair.expected), segment_texts(block.pair.got)
+def text_changes(difference: Difference) -> tuple[str, ...]:
+    """Codes of the fewest known changes of text that make both sides equal; () for none."""
+    a, b = segment_texts(difference.pair.expected), segment_texts(difference.pair.got)
     if "".join(a) == "".join(b):
         return ()
     for count in (1, 2, 3):
@@ -58,10 +57,10 @@ def _equal_after(a: list[str], b: list[str], changes: Sequence[Normalise]) -> bo
     return "".join(a) == "".join(b)
 
 
-def special_text(block: Block) -> str | None:
+def special_text(difference: Difference) -> str | None:
     """The same text, with special tokens on one side where the other spells them out."""
-    a, b = block.pair.expected, block.pair.got
-    special = block.pair.special_ids
+    a, b = difference.pair.expected, difference.pair.got
+    special = difference.pair.special_ids
     counts = [sum(n in special for n in side.ids) for side in (a, b)]
     if counts[0] == counts[1] or a.text.replace(" ", "") != b.text.replace(" ", ""):
         return None
@@ -71,14 +70,14 @@ def special_text(block: Block) -> str | None:
     return f"{name} has {parsed.vocabulary.pieces([token])[0]} as a token, the other as text"
 
 
-def byte_fallback(block: Block) -> str | None:
+def byte_fallback(difference: Difference) -> str | None:
     """Bytes on one side where the other has an unknown token or a whole character."""
-    a, b = block.pair.expected, block.pair.got
+    a, b = difference.pair.expected, difference.pair.got
     found = windows(a.ids, b.ids)
     for window in found:
         left = a.ids[window.a_start : window.a_stop]
         right = b.ids[window.b_start : window.b_stop]
-        if not _is_fallback(left, right, block.pair):
+        if not _is_fallback(left, right, difference.pair):
             return None
     if not found:
         return None
@@ -88,7 +87,7 @@ def byte_fallback(block: Block) -> str | None:
 
 
 def _is_fallback(left: Sequence[int], right: Sequence[int], pair: Pair) -> bool:
-    """Bytes for the same text; or unknown tokens on one side alone."""
+    """Bytes on one side for the same text, or unknown tokens on one side."""
     if pair.expected.text == pair.got.text:
         sides = ((pair.expected, left), (pair.got, right))
         whole = [_all_bytes(side, part) for side, part in sides]
@@ -103,9 +102,9 @@ def _all_bytes(side: Side, ids: Sequence[int]) -> bool:
     return bool(pieces) and all(_BYTE.match(piece) for piece in pieces)
 
 
-def join_merge(block: Block) -> str | None:
-    """The same text, split otherwise only where the prompt ends and the response begins."""
-    pair = block.pair
+def join_merge(difference: Difference) -> str | None:
+    """The same text, split differently only where prompt and response join."""
+    pair = difference.pair
     if pair.join is None or pair.expected.text != pair.got.text:
         return None
     found = windows(pair.expected.ids, pair.got.ids)
@@ -119,9 +118,9 @@ def join_merge(block: Block) -> str | None:
     return f"{' '.join(pieces)} against {' '.join(others)} at the join"
 
 
-def segmentation(block: Block) -> str | None:
+def segmentation(difference: Difference) -> str | None:
     """The same text under the same vocabulary, split at other places."""
-    pair = block.pair
+    pair = difference.pair
     if pair.expected.text != pair.got.text or not pair.same_vocabulary:
         return None
     first = windows(pair.expected.ids, pair.got.ids)[0]
@@ -130,23 +129,23 @@ def segmentation(block: Block) -> str | None:
     return f"{' '.join(pieces)} against {' '.join(others)}"
 
 
-def template_text(block: Block) -> str | None:
+def template_text(difference: Difference) -> str | None:
     """A whole turn, or text in the first turn, that only one side has."""
-    pair = block.pair
+    pair = difference.pair
     a, b = pair.expected.ids, pair.got.ids
     if (a and b) or not (a or b):
         return None
     side, name = (pair.expected, "expected") if a else (pair.got, "got")
     marks = [n for n in side.ids if n in pair.special_ids]
     closed = side.ids[-1] in turn_ends(pair) or side.ids[0] in turn_ends(pair)
-    if not (len(marks) >= 2 and (closed or block.at_start)):
+    if not (len(marks) >= 2 and (closed or difference.at_start)):
         return None
     text = side.text
     return f"only {name} has {text[:80]!r}"
 
 
-#: Tried in this order on a block whose text agrees, or that one side lacks.
-RULES: tuple[tuple[str, Callable[[Block], str | None]], ...] = (
+#: Tried in this order, before changes of text.
+RULES: tuple[tuple[str, Callable[[Difference], str | None]], ...] = (
     ("special_text", special_text),
     ("byte_fallback", byte_fallback),
     ("join_merge", join_merge),

@@ -1,20 +1,19 @@
-"""Tokenizer causes at the ends of a row, and those that concern the row as a whole.
+"""Tokenizer causes at the ends of a row, and causes that concern the whole row.
 
-Each is a pure function of a :class:`~hslib.diagnosis.tokens.blocks.Pair`; it returns the
-evidence in words, or None.
+Each rule is a pure function of a :class:`Pair`; it returns the evidence in words, or None.
 """
 
 from itertools import pairwise
 
-from hslib.diagnosis.tokens.blocks import Ids, Pair, common_head, windows
-from hslib.diagnosis.tokens.tokenizers import Vocabulary
+from hslib.diagnosis.tokens.differences import Ids, Pair, common_head, windows
+from hslib.diagnosis.tokens.tokenizers import Recipe, Vocabulary
 
 _MIN_REPEATS = 3
 _HEADER_MAX = 16  # ids of an opened turn: role, separators, an opened thinking block
 
 
 def special_ids(pair: Pair) -> str | None:
-    """As many ids, and all that differ are special ones, renamed one to one."""
+    """Equal counts; only special ids differ, and each is always replaced by the same other."""
     a, b = pair.expected.ids, pair.got.ids
     if len(a) != len(b) or a == b:
         return None
@@ -30,7 +29,7 @@ def special_ids(pair: Pair) -> str | None:
 
 
 def other_vocabulary(pair: Pair) -> str | None:
-    """The same text under two vocabularies, or ids that are no text in the one at hand."""
+    """Two vocabularies number the pieces differently, or ids spell no text in this one."""
     a, b = pair.expected, pair.got
     if not a.ids or not b.ids:
         return None
@@ -58,7 +57,7 @@ def other_vocabulary(pair: Pair) -> str | None:
 
 
 def _renumbered(a: Ids, b: Ids) -> str | None:
-    """As many ids, nearly all of them others, each always replaced by the same one."""
+    """Equal counts; at least half of the ids differ, each always replaced by the same other."""
     if len(a) != len(b):
         return None
     renamed = {(x, y) for x, y in zip(a, b, strict=True) if x != y}
@@ -77,9 +76,7 @@ def _agreeing_share(a: Ids, b: Ids) -> float:
 
 
 def _strangeness(ids: Ids, vocabulary: Vocabulary) -> float:
-    """Share of ids that do not survive decoding and encoding; small for any real text."""
-    from hslib.diagnosis.tokens.tokenizers import Recipe
-
+    """Share of ids that differ after decoding and encoding again; small for real text."""
     special = vocabulary.special_ids
     plain = [number for number in ids if number not in special][:512]
     if len(plain) < 8:
@@ -90,7 +87,7 @@ def _strangeness(ids: Ids, vocabulary: Vocabulary) -> float:
 
 
 def leading_bos(pair: Pair) -> tuple[str | None, Pair]:
-    """Another number of BOS at the start; the pair without any of them."""
+    """Unequal numbers of BOS at the start; also returns the pair without any BOS."""
     bos = pair.expected.vocabulary.bos_ids | pair.got.vocabulary.bos_ids
     counts = []
     for ids in (pair.expected.ids, pair.got.ids):
@@ -105,7 +102,7 @@ def leading_bos(pair: Pair) -> tuple[str | None, Pair]:
 
 
 def opened_turn(pair: Pair) -> tuple[str | None, Pair]:
-    """A generation prompt at the end of one side; the pair without it."""
+    """A generation prompt at the end of one side; also returns the pair without it."""
     a, b = pair.expected.ids, pair.got.ids
     tails = {name: _opened_tail(ids, pair) for name, ids in (("expected", a), ("got", b))}
     if tails["expected"] == tails["got"] or (tails["expected"] and tails["got"]):
@@ -114,7 +111,7 @@ def opened_turn(pair: Pair) -> tuple[str | None, Pair]:
     tail = tails[name]
     own, other = (a, b) if name == "expected" else (b, a)
     shorter = own[: -len(tail)]
-    goes_on = len(other) > len(own) and other[: len(own)] == own  # then own was cut in a head
+    goes_on = len(other) > len(own) and other[: len(own)] == own  # own was cut in a turn's head
     if goes_on or not _ends_alike(shorter, other, pair):
         return None, pair
     side = pair.expected if name == "expected" else pair.got
@@ -125,7 +122,7 @@ def opened_turn(pair: Pair) -> tuple[str | None, Pair]:
 
 
 def _opened_tail(ids: Ids, pair: Pair) -> Ids:
-    """The last turn's head, if nothing but a head follows the last end of a turn."""
+    """Ids after the last end of a turn, if they are only the head of another turn."""
     special, closers = pair.special_ids, turn_ends(pair)
     for start in range(len(ids) - 1, max(-1, len(ids) - _HEADER_MAX - 1), -1):
         if ids[start] in closers:
@@ -137,8 +134,11 @@ def _opened_tail(ids: Ids, pair: Pair) -> Ids:
 
 
 def turn_ends(pair: Pair) -> frozenset[int]:
-    """Ids that close a turn: EOS, and specials between which and the next turn's head, or the
-    row's end, nothing stands."""
+    """Ids that close a turn.
+
+    EOS, and each special id that stands directly before a turn's head, or directly before the
+    special id that ends the row.
+    """
     special = pair.special_ids
     bos = pair.expected.vocabulary.bos_ids | pair.got.vocabulary.bos_ids
     found = set(pair.expected.vocabulary.eos_ids | pair.got.vocabulary.eos_ids)
@@ -152,13 +152,13 @@ def turn_ends(pair: Pair) -> frozenset[int]:
 
 
 def _turn_heads(ids: Ids, special: frozenset[int], bos: frozenset[int]) -> set[int]:
-    """The special id that opens the row."""
+    """The special id that opens the row; it opens turns as well."""
     plain = [number for number in ids[:3] if number not in bos]
     return {plain[0]} if plain and plain[0] in special else set()
 
 
 def _ends_alike(a: Ids, b: Ids, pair: Pair) -> bool:
-    """Up to ends of turns and white space."""
+    """Whether the last ids agree; ends of turns are ignored."""
     ends = turn_ends(pair)
     last = []
     for ids in (a, b):
@@ -168,7 +168,7 @@ def _ends_alike(a: Ids, b: Ids, pair: Pair) -> bool:
 
 
 def trailing_eos(pair: Pair) -> tuple[str | None, Pair]:
-    """Another number of EOS at the end; the pair without any of them."""
+    """Unequal numbers of EOS at the end; also returns the pair without any EOS."""
     eos = pair.expected.vocabulary.eos_ids | pair.got.vocabulary.eos_ids
     counts = []
     for ids in (pair.expected.ids, pair.got.ids):
@@ -186,7 +186,7 @@ def trailing_eos(pair: Pair) -> tuple[str | None, Pair]:
 
 
 def template_twice(pair: Pair) -> str | None:
-    """One side is the other inside one more opened turn."""
+    """One side is the whole other, wrapped into one more turn."""
     for inner, outer, name in (
         (pair.expected, pair.got, "got"),
         (pair.got, pair.expected, "expected"),
@@ -200,7 +200,7 @@ def template_twice(pair: Pair) -> str | None:
         if start <= 0 or not header or len(header) > _HEADER_MAX:
             continue
         marks = [n for n in header if n in special]
-        ends = turn_ends(Pair(inner, inner))  # of the outer the wrapped head looks like one
+        ends = turn_ends(Pair(inner, inner))  # in the outer row, the wrapped head looks like an end
         opened = marks and not set(marks) & ends and set(marks) <= set(body)
         if opened and body[0] in special:
             text = outer.vocabulary.decode(outer.ids[: start + 4])

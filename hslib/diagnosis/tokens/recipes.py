@@ -1,13 +1,14 @@
-"""Every tokenisation of a row that can be had, and every two of them compared."""
+"""Makes a row's ids again in every way that the tokenizer knows, and compares them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from hslib.diagnosis.catalogue import CATALOGUE
 from hslib.diagnosis.rows import TextRow
-from hslib.diagnosis.tokens.blocks import Ids, Pair, Side
 from hslib.diagnosis.tokens.causes import Comparison, compare
-from hslib.diagnosis.tokens.tokenizers import FolderVocabulary, Recipe, Vocabulary
+from hslib.diagnosis.tokens.differences import Ids, Pair, Side, windows
+from hslib.diagnosis.tokens.tokenizers import Recipe, Vocabulary
 from hslib.errors import HslibError
 
 STORED = "stored"
@@ -47,7 +48,7 @@ class Compared:
 
     @property
     def equal_counts(self) -> int:
-        """Rows whose ids differ although their counts agree: a check of counts passes them."""
+        """Rows with other ids but equal counts, which a check of counts passes."""
         return sum(len(c.pair.expected.ids) == len(c.pair.got.ids) for c in self.differing)
 
     @cached_property
@@ -66,20 +67,17 @@ class Compared:
 
 
 def _distance(comparison: Comparison) -> int:
-    from hslib.diagnosis.tokens.blocks import windows
-
     a, b = comparison.pair.expected.ids, comparison.pair.got.ids
     return sum(max(w.a_stop - w.a_start, w.b_stop - w.b_start) for w in windows(a, b))
 
 
 def recipes_for(vocabulary: Vocabulary, rows: Sequence[TextRow]) -> list[Recipe]:
-    """Plain, with special tokens, with a generation prompt, and what the template knows of."""
+    """Plain, with special tokens, with a generation prompt, and with the template's variables."""
     found = [Recipe(), Recipe(add_special_tokens=True)]
     if not any(row.messages for row in rows):
         return found
     found.append(Recipe(add_generation_prompt=True))
-    inner = getattr(vocabulary, "local", vocabulary)
-    template = str(getattr(getattr(inner, "tokenizer", None), "chat_template", "") or "")
+    template = str(vocabulary.tokenizer.chat_template or "")
     for variable, value in (("enable_thinking", False), ("thinking", True)):
         if f" {variable}" in template:
             found.append(Recipe(template={variable: value}))
@@ -89,9 +87,13 @@ def recipes_for(vocabulary: Vocabulary, rows: Sequence[TextRow]) -> list[Recipe]
 
 
 def sources(
-    rows: Sequence[TextRow], vocabularies: Iterable[Vocabulary], reader: FolderVocabulary
+    rows: Sequence[TextRow], vocabularies: Iterable[Vocabulary], reader: Vocabulary
 ) -> list[Source]:
-    """Stored ids, then each vocabulary's recipes; ``reader`` says what stored ids mean."""
+    """Stored ids first, then every vocabulary with each recipe.
+
+    Args:
+        reader: the vocabulary in which stored ids are read.
+    """
     made = [
         Source(f"{vocabulary.name} {recipe.name}", vocabulary, recipe)
         for vocabulary in vocabularies
@@ -101,7 +103,7 @@ def sources(
 
 
 def compare_all(rows: Sequence[TextRow], found: Sequence[Source]) -> list[Compared]:
-    """The stored ids against every other source, and each plain one against the first plain one.
+    """Compare stored ids with every other source, and plain sources with the first plain one.
 
     A recipe that the template or the server refuses is left out.
     """
@@ -114,10 +116,9 @@ def compare_all(rows: Sequence[TextRow], found: Sequence[Source]) -> list[Compar
     for expected, got in pairs:
         try:
             compared.append(_compare(rows, expected, got, known))
-        except (HslibError, ValueError) as error:
+        except (HslibError, ValueError):  # this template has no such variant
             if got.recipe == Recipe():
                 raise
-            del error  # this template has no such variant
     return compared
 
 
@@ -133,7 +134,7 @@ def _compare(
 
 
 def reference(compared: Sequence[Compared]) -> Compared | None:
-    """Stored ids against what the server, or else the local tokenizer, makes of the row."""
+    """The comparison of stored ids with the server's plain ones, or else the tokenizer's."""
     mine = [c for c in compared if c.expected.name == STORED and c.got.recipe == Recipe()]
     return next((c for c in mine if c.got.vocabulary.name == "server"), mine[0] if mine else None)
 
@@ -159,8 +160,6 @@ def token_sentences(compared: Sequence[Compared]) -> list[str]:
 
 
 def _cause_words(code: str, count: int, index: int, evidence: str) -> str:
-    from hslib.diagnosis.catalogue import CATALOGUE
-
     cause = CATALOGUE[code]
     return (
         f"{code}: {count} rows: {cause.title}.\n"

@@ -1,10 +1,10 @@
-"""Tokenizers behind one small face: a model's folder, a server, anything with these methods."""
+"""What makes ids of text: the tokenizer in a model's folder, or a running server."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hslib.errors import DatasetError
 from hslib.server.client import ServerClient
@@ -17,8 +17,10 @@ Messages = Sequence[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How text or messages become ids; ``template`` holds further variables of the template,
-    such as ``enable_thinking`` or ``date_string``."""
+    """How text or messages become ids.
+
+    ``template``: further variables of the chat template, such as ``enable_thinking``.
+    """
 
     add_special_tokens: bool = False
     add_generation_prompt: bool = False
@@ -32,51 +34,16 @@ class Recipe:
         return " ".join(parts) or "plain"
 
 
-class Vocabulary(Protocol):
-    """What the comparison of two tokenisations needs to know of a tokenizer."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def special_ids(self) -> frozenset[int]:
-        """Ids that stand for no text: BOS, roles, ends of turns."""
-
-    @property
-    def bos_ids(self) -> frozenset[int]: ...
-
-    @property
-    def eos_ids(self) -> frozenset[int]: ...
-
-    @property
-    def unknown_id(self) -> int | None: ...
-
-    @property
-    def size(self) -> int: ...
-
-    def encode(self, text: str, recipe: Recipe) -> list[int]: ...
-
-    def encode_chat(self, messages: Messages, recipe: Recipe) -> list[int]: ...
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text with special tokens written out."""
-
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Each token as the vocabulary writes it."""
-
-
 @dataclass(frozen=True, eq=False)
-class FolderVocabulary:
-    """A Hugging Face tokenizer.
-
-    Made by :func:`load_vocabulary`, or around one that is there already.
-    """
+class Vocabulary:
+    """A Hugging Face tokenizer, as the comparison of two tokenisations needs it."""
 
     tokenizer: "PreTrainedTokenizerBase"
     name: str = "local"
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
+        """Ids that stand for no text: BOS, roles, ends of turns."""
         added = getattr(self.tokenizer, "added_tokens_decoder", {})
         ids = {number for number, token in added.items() if token.special}
         return frozenset(ids | set(self.tokenizer.all_special_ids)) - {self.unknown_id or -1}
@@ -111,6 +78,7 @@ class FolderVocabulary:
         return self.encode(str(text), recipe)
 
     def decode(self, ids: Sequence[int]) -> str:
+        """Text with special tokens written out."""
         known = [number for number in ids if 0 <= number < self.size]
         return str(
             self.tokenizer.decode(
@@ -119,6 +87,7 @@ class FolderVocabulary:
         )
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Each token as the vocabulary writes it."""
         found = self.tokenizer.convert_ids_to_tokens([i if i < self.size else 0 for i in ids])
         return [
             str(piece) if number < self.size else f"<{number}: not in the vocabulary>"
@@ -133,32 +102,10 @@ def _set_of(number: int | list[int] | None) -> frozenset[int]:
 
 
 @dataclass(frozen=True, eq=False)
-class ServerVocabulary:
-    """A running server's tokenisation; names and text of ids are the ``local`` tokenizer's."""
+class ServerVocabulary(Vocabulary):
+    """A running server makes the ids; what they mean is read from the local tokenizer."""
 
-    client: ServerClient
-    local: FolderVocabulary
-    name: str = "server"
-
-    @property
-    def special_ids(self) -> frozenset[int]:
-        return self.local.special_ids
-
-    @property
-    def bos_ids(self) -> frozenset[int]:
-        return self.local.bos_ids
-
-    @property
-    def eos_ids(self) -> frozenset[int]:
-        return self.local.eos_ids
-
-    @property
-    def unknown_id(self) -> int | None:
-        return self.local.unknown_id
-
-    @property
-    def size(self) -> int:
-        return self.local.size
+    client: ServerClient = field(kw_only=True)
 
     def encode(self, text: str, recipe: Recipe) -> list[int]:
         return self.client.tokenize(text, recipe.add_special_tokens)
@@ -168,17 +115,11 @@ class ServerVocabulary:
             list(messages), recipe.add_generation_prompt, recipe.template
         )
 
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.local.decode(ids)
-
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        return self.local.pieces(ids)
-
 
 def load_vocabulary(
     path: str | Path, slow: bool = False, trust_remote_code: bool = False
-) -> FolderVocabulary:
-    """Load the tokenizer of a model's folder; nothing is fetched from anywhere.
+) -> Vocabulary:
+    """Load the tokenizer of a model's folder; nothing is downloaded.
 
     Args:
         slow: the Python implementation, where the model has one.
@@ -207,4 +148,4 @@ def load_vocabulary(
         raise DatasetError(
             "this model has no tokenizer in Python", path=str(path), fix="set slow_tokenizer False"
         )
-    return FolderVocabulary(tokenizer, "slow" if slow else "local")
+    return Vocabulary(tokenizer, "slow" if slow else "local")

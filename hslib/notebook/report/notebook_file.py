@@ -36,7 +36,7 @@ def title_of(nb: Any) -> str:
 
 
 def headings(nb: Any) -> list[Heading]:
-    """What a contents list shows: levels two and three, and what a report adds."""
+    """For the contents list: levels two and three, and the parts that a report adds."""
     found = [
         heading
         for cell in nb.cells
@@ -74,7 +74,7 @@ def error_of(cell: Any) -> Any:
 
 
 def verdict_of(nb: Any) -> str:
-    """What the cells under "Verdict" printed; of a failed run the error."""
+    """What the cells under "Verdict" printed; the error of a failed run."""
     state, count = state_of(nb)
     if state == "failed":
         error = next(e for cell in nb.cells if (e := error_of(cell)) is not None)
@@ -121,7 +121,7 @@ def _assigned(source: str) -> list[tuple[str, str]]:
 
 
 def without_code(nb: Any) -> Any:
-    """What a report shows of the cells: outputs and text; code only of the cell that failed."""
+    """The cells that a report shows: text and outputs, and the code of a failed cell."""
     import nbformat
 
     cells, heading = [], ""
@@ -144,11 +144,11 @@ def without_code(nb: Any) -> Any:
 
 
 def _is_papermills(cell: Any) -> bool:
-    """The notes that papermill adds where a run failed."""
+    """A note that papermill adds where a run failed."""
     return "papermill-error-cell-tag" in cell.metadata.get("tags", [])
 
 
 def _is_empty(output: Any) -> bool:
-    """What a live output leaves in its first place, and what nothing is left of."""
+    """The first place of a live output, and outputs whose contents were all taken out."""
     data = output.get("data")
     return data is not None and not any("".join(text) for text in data.values())

@@ -1,13 +1,12 @@
-"""An executed notebook as one HTML file without code, fit to be sent: verdict first, no secrets.
+"""An executed notebook as one HTML file without code: verdict first, no secrets.
 
-Also of a notebook that failed or was cut off: then with the error and the cell. What
+A notebook that failed or was cut off becomes a report too, with the error and its cell. What
 :mod:`hslib.notebook.report.scrub` recognises is taken out before anything is rendered.
 """
 
-import html
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from hslib.notebook.report.scrub import Scrubber, hosts_in_urls
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _PACKAGES = ("hslib", "sglang", "torch", "transformers", "numpy", "pandas", "matplotlib")
-_WORDS: dict[str, str] = {
+STATE_WORDS: dict[str, str] = {
     "ok": "Ran to the end",
     "failed": "FAILED",
     "unfinished": "Did not run to the end",
@@ -107,7 +106,7 @@ def _read(notebook: Path) -> Any:
 
 
 def _scrubbed(nb: Any, scrubber: Scrubber) -> Any:
-    """Every text of the notebook cleaned; images stay, metadata but for tags goes."""
+    """The notebook with every text cleaned; of metadata only tags are kept."""
     import nbformat
 
     cells = []
@@ -135,7 +134,7 @@ def _scrubbed_output(output: Any, scrubber: Scrubber) -> Any:
     for name in ("text", "ename", "evalue"):
         if name in cleaned:
             cleaned[name] = clean(cleaned[name])
-    if "traceback" in cleaned:  # joined: what is to be hidden may span two lines
+    if "traceback" in cleaned:  # joined: a secret may span two lines
         cleaned["traceback"] = clean("\n".join(cleaned["traceback"])).split("\n")
     if "data" in cleaned:
         cleaned["data"] = {
@@ -156,7 +155,7 @@ _SCRIPT = re.compile(r"(?is)<script\b.*?</script\s*>|<link\b[^>]*>|<iframe\b.*?<
 
 
 def _plain(text: str) -> str:
-    """Without terminal colours: they would part a secret from its name."""
+    """Without terminal colours, which would stand between a secret and its name."""
     return _ANSI.sub("", text)
 
 
@@ -165,7 +164,7 @@ def _content(nb: Any, name: str) -> _Content:
     return _Content(
         title=title_of(nb) or name,
         state=state,
-        words=_WORDS[state],
+        words=STATE_WORDS[state],
         verdict=verdict_of(nb),
         failed_cell=failed_cell,
         headings=headings(nb),
@@ -175,7 +174,7 @@ def _content(nb: Any, name: str) -> _Content:
 
 
 def _versions(nb: Any) -> dict[str, str]:
-    """Of the kernel's Python, and of the packages that are installed where this is rendered."""
+    """Of the kernel's Python, and of the packages installed where the report is made."""
     from importlib import metadata
 
     found = {"python": nb.metadata.language_info.version or "unknown"}
@@ -185,6 +184,11 @@ def _versions(nb: Any) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def read_style() -> str:
+    """The style sheet of reports and their index."""
+    return (_TEMPLATES / "report/style.css").read_text()
 
 
 def _render(nb: Any, content: _Content) -> str:
@@ -198,74 +202,7 @@ def _render(nb: Any, content: _Content) -> str:
         anchor_link_text="",  # headings keep their ids, for the contents list
         embed_images=True,
     )
-    style = (_TEMPLATES / "report/style.css").read_text()
     page, _ = exporter.from_notebook_node(
-        nb, resources={"hslib_report": content, "hslib_style": style}
+        nb, resources={"hslib_report": content, "hslib_style": read_style()}
     )
     return str(page)
-
-
-def write_reports(path: Path) -> list[Report]:
-    """Reports of one notebook, or of every notebook in a run's directory, and their index.
-
-    Raises:
-        ReportError: there is no executed notebook.
-    """
-    if path.is_dir():
-        notebooks = sorted(path.glob("*.ipynb"))
-        if not notebooks:
-            raise ReportError(
-                "no notebook lies here",
-                path=str(path),
-                fix="give papermill an output in the run's directory, such as runs/demo/job.ipynb",
-            )
-    else:
-        notebooks = [path]
-    reports = [write_report(notebook) for notebook in notebooks]
-    write_index(notebooks[0].parent)
-    return reports
-
-
-def write_index(folder: Path) -> Path:
-    """``index.html`` over all reports in a directory, read back from the reports themselves."""
-    from bs4 import BeautifulSoup
-
-    rows = []
-    for file in sorted(folder.glob("*.html")):
-        page = BeautifulSoup(file.read_text(encoding="utf-8"), "html.parser")
-        told = {
-            name: str(tag["content"])
-            for name in ("hslib-state", "hslib-verdict")
-            if (tag := page.find("meta", {"name": name}))
-        }
-        if "hslib-state" in told:
-            title = page.title.get_text() if page.title else file.stem
-            rows.append(_index_row(file.name, title, told["hslib-state"], told["hslib-verdict"]))
-    path = folder / "index.html"
-    write_atomically(path, _index_page(rows).encode())
-    return path
-
-
-def _index_row(name: str, title: str, state: str, verdict: str) -> str:
-    words = _WORDS.get(state, state)
-    return (
-        f'<tr><th><a class="report" href="{html.escape(name)}">{html.escape(title)}</a></th>'
-        f'<td class="{html.escape(state)}">{words}</td>'
-        f'<td class="words">{html.escape(verdict)}</td></tr>'
-    )
-
-
-def _index_page(rows: Iterable[str]) -> str:
-    style = (_TEMPLATES / "report/style.css").read_text()
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Reports of this run</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
-        '<input type="checkbox" id="other-theme">'
-        '<label for="other-theme" title="light or dark">◐</label>\n'
-        '<div class="page" style="grid-template-columns: minmax(0, 1fr)"><main>\n'
-        '<h1>Reports of this run</h1>\n<table class="facts">\n'
-        "<thead><tr><th>report</th><th>state</th><th>verdict</th></tr></thead>\n<tbody>\n"
-        + "\n".join(rows)
-        + "\n</tbody>\n</table>\n</main></div>\n</body>\n</html>\n"
-    )

@@ -1,9 +1,9 @@
-"""Takes out of a text what must not leave the house: secrets, host names, home paths.
+"""Takes secrets, host names and home paths out of a text.
 
-What is recognised: the values of environment variables that are named like secrets, well-known
-forms of keys, values named as secrets in JSON, in Python, in command lines and in tables; this
-machine's names, addresses, hosts of URLs, names in private domains; home directories. A secret in
-no such form can't be told from a word, and pixels are not read.
+Recognised are: values of environment variables with a secret's name; values beside a secret's
+name in JSON, Python, command lines and tables; bearer tokens and private keys; this machine's
+names, addresses, hosts of URLs, names in private domains; home directories. Other secrets look
+like words and stay, and so does what an image shows.
 """
 
 import os
@@ -27,16 +27,8 @@ _IDENTIFIER = (
 _WORD = r"(?:[\w.-]*[_.-])?(?:secret|passwd|password|passphrase|credentials?)"
 _NAMED = rf"(?:{_IDENTIFIER}|{_WORD})"
 _QUOTE = r"(?:[\"']|&quot;|&#39;|&#x27;|\\\")"
-_FORMS = (
-    re.compile(
-        r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S
-    ),
-    re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{12,}"),
-    re.compile(r"\bhf_[A-Za-z0-9]{10,}"),
-    re.compile(r"\bgh[pousr]_[A-Za-z0-9]{16,}|\bgithub_pat_\w{16,}|\bglpat-[\w-]{16,}"),
-    re.compile(r"\bxox[abprs]-[\w-]{10,}"),
-    re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}|\bAIza[\w-]{20,}"),
-    re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),
+_PRIVATE_KEY = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S
 )
 _BEARER = re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{6,}")
 _QUOTED = re.compile(rf"(?i)(?<![\w-])({_NAMED}{_QUOTE}?\s*[:=]\s*)({_QUOTE})(?!\2).+?\2")
@@ -67,7 +59,7 @@ _PRIVATE_NAME = re.compile(
 )
 _LOGIN = re.compile(rf"[\w.-]+@(?={re.escape(HOST)})")
 _HOME = re.compile(r"(?<![\w.])/(?:home|Users)/[^/\s\"'<>&:,;)]+|(?<![\w./])/root(?![\w-])")
-# Documentation that anyone may read, and that notebooks name.
+# public sites that notebooks name
 _PUBLIC = re.compile(
     r"(?i)(?:[\w-]+\.)*(?:arxiv\.org|github\.com|github\.io|huggingface\.co|pypi\.org|python\.org"
     r"|pytorch\.org|readthedocs\.io|jupyter\.org|wikipedia\.org|doi\.org|w3\.org)"
@@ -76,9 +68,9 @@ _PUBLIC = re.compile(
 
 @dataclass(frozen=True)
 class Scrubber:
-    """Replaces what it knows and what it recognises; the rest of a text stays as it was.
+    """Replaces what it knows and what it recognises; all other text stays.
 
-    ``secrets`` and ``hosts`` are words to take out wherever they stand, ``homes`` paths.
+    ``secrets`` and ``hosts``: words to take out wherever they stand; ``homes``: paths.
     """
 
     secrets: tuple[str, ...] = ()
@@ -87,7 +79,7 @@ class Scrubber:
 
     @classmethod
     def of_this_machine(cls, environment: Mapping[str, str] | None = None) -> "Scrubber":
-        """What this process knows of itself: its environment, its names, its home."""
+        """Knows this process's environment, host names and home."""
         variables = os.environ if environment is None else environment
         secrets = [v for k, v in variables.items() if _SECRET_NAME.search(k) and len(v) >= 6]
         names = {socket.gethostname(), socket.getfqdn(), os.uname().nodename}
@@ -105,11 +97,10 @@ class Scrubber:
         return Scrubber(self.secrets + secrets, self.hosts + hosts, self.homes)
 
     def clean(self, text: str) -> str:
-        """The text without them. Works on plain text and on HTML."""
+        """Plain text or HTML without them."""
         for secret in self.secrets:
             text = text.replace(secret, SECRET)
-        for form in _FORMS:
-            text = form.sub(SECRET, text)
+        text = _PRIVATE_KEY.sub(SECRET, text)
         text = _BEARER.sub(rf"\1\2{SECRET}", text)
         text = _IN_TABLE.sub(rf"\1{SECRET}\2", text)
         text = _QUOTED.sub(rf"\1\2{SECRET}\2", text)
@@ -135,6 +126,6 @@ def _hide_url_host(found: re.Match[str]) -> str:
 
 
 def hosts_in_urls(text: str) -> tuple[str, ...]:
-    """Names of hosts in a text's URLs that can be told from a word of the language."""
+    """Hosts in a text's URLs, but for those that look like a plain word."""
     found = {match[2] for match in _URL_HOST.finditer(_USER_IN_URL.sub(r"\1", text))}
     return tuple(sorted(h for h in found if re.search(r"[\d.-]", h) and not _PUBLIC.fullmatch(h)))

@@ -1,22 +1,23 @@
-"""Two tokenisations of one row beside each other: ids, not counts.
+"""Where two tokenisations of one row differ: ids are compared, not counts.
 
-A row is cut at its special tokens into segments; segments that differ are grouped into blocks.
-That is the grain at which causes are told apart.
+Special tokens cut a row into segments. Neighbouring segments that differ are one
+:class:`Difference`; causes are searched for each of them.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from itertools import accumulate
 
 from hslib.diagnosis.tokens.tokenizers import Vocabulary
 
 Ids = tuple[int, ...]
-_MAX_EXACT = 4000  # ids; a longer differing middle is one window
+_MAX_EXACT = 4000  # ids; a longer middle that differs is one window
 
 
 @dataclass(frozen=True)
 class Side:
-    """One tokenisation and the vocabulary that made it (or in which it is to be read)."""
+    """One tokenisation, and the vocabulary in which its ids are read."""
 
     ids: Ids
     vocabulary: Vocabulary
@@ -28,9 +29,9 @@ class Side:
 
 @dataclass(frozen=True)
 class Pair:
-    """What was expected (stored, say) and what came (the server's, say).
+    """What was expected (stored ids, say) and what came (a server's, say).
 
-    ``join``: how many of the expected ids are the prompt's; None = not known.
+    ``join``: how many of the expected ids belong to the prompt; None = not known.
     """
 
     expected: Side
@@ -43,7 +44,7 @@ class Pair:
 
     @property
     def same_vocabulary(self) -> bool:
-        """Whether an id means the same piece on both sides, as far as this pair shows."""
+        """Whether the ids of this pair mean the same pieces on both sides, 90 % of them."""
         ids = sorted(set(self.expected.ids) | set(self.got.ids))
         a, b = self.expected.vocabulary, self.got.vocabulary
         if a is b:
@@ -75,14 +76,11 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Block:
+class Difference:
     """Segments that differ, between segments that agree."""
 
-    pair: Pair  # the ids of the block alone
-    a_start: int  # where it begins in the expected ids
-    b_start: int
-    at_start: bool
-    at_end: bool
+    pair: Pair  # the differing ids alone
+    at_start: bool  # of the row, on both sides
 
 
 def windows(a: Sequence[int], b: Sequence[int]) -> list[Window]:
@@ -127,11 +125,11 @@ def segments(ids: Sequence[int], special: frozenset[int]) -> list[Ids]:
     return [*found, tuple(run)] if run else found
 
 
-def blocks(pair: Pair) -> Iterator[Block]:
-    """Groups of differing segments; where both sides have as many, one after the other."""
+def differences(pair: Pair) -> Iterator[Difference]:
+    """Groups of differing segments; groups of equal size are taken apart, segment by segment."""
     special = pair.special_ids
     a, b = segments(pair.expected.ids, special), segments(pair.got.ids, special)
-    a_at, b_at = _starts(a), _starts(b)
+    a_at, b_at = ([0, *accumulate(map(len, parts))] for parts in (a, b))
     matcher = SequenceMatcher(None, a, b, autojunk=False)
     for tag, i, j, k, m in matcher.get_opcodes():
         if tag == "equal":
@@ -145,24 +143,12 @@ def blocks(pair: Pair) -> Iterator[Block]:
             y = slice(k, m) if step is None else slice(k + step, k + step + 1)
             if a[x] == b[y]:
                 continue
-            yield Block(
-                pair.cut(slice(a_at[x.start], a_at[x.stop]), slice(b_at[y.start], b_at[y.stop])),
-                a_at[x.start],
-                b_at[y.start],
-                x.start == 0 and y.start == 0,
-                x.stop == len(a) and y.stop == len(b),
-            )
-
-
-def _starts(parts: Sequence[Ids]) -> list[int]:
-    found = [0]
-    for part in parts:
-        found.append(found[-1] + len(part))
-    return found
+            part = pair.cut(slice(a_at[x.start], a_at[x.stop]), slice(b_at[y.start], b_at[y.stop]))
+            yield Difference(part, at_start=x.start == 0 and y.start == 0)
 
 
 def segment_texts(side: Side) -> list[str]:
-    """Each segment's text, so that what white space touches a special token can be seen."""
+    """Each segment's text: shows white space that touches a special token."""
     return [
         side.vocabulary.decode(part) for part in segments(side.ids, side.vocabulary.special_ids)
     ]

@@ -9,31 +9,41 @@ import pytest
 from make.stores import DEMO_BOUNDARIES, demo_rows, write_store
 from matplotlib.figure import Figure
 
-from hslib.notebook import parameters as notebook
-from hslib.notebook import plots
-from hslib.stats import compression, measure, throughput
+from hslib import notebook, stats
+
+FIGURES: dict[str, Callable[..., Figure]] = {
+    "lengths": stats.plot_lengths,
+    "norms": stats.plot_norms,
+    "positions": stats.plot_positions,
+    "similarity": stats.plot_similarity,
+    "spectrum": stats.plot_spectrum,
+    "compression": stats.plot_compression,
+    "throughput": stats.plot_throughput,
+}
 
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pd.DataFrame]:
-    store = write_store(tmp_path_factory.mktemp("plots") / "store", demo_rows(32), DEMO_BOUNDARIES)
-    stats = measure(store)
+    store = write_store(
+        tmp_path_factory.mktemp("figures") / "store", demo_rows(32), DEMO_BOUNDARIES
+    )
+    found = stats.measure(store)
     return {
-        "lengths": stats.masks,
-        "norms": stats.norms,
-        "positions": stats.positions,
-        "similarity": stats.similarity,
-        "spectrum": stats.spectra,
-        "compressibility": compression.compare(compression.draw_blocks(store, 0, 100_000)),
-        "throughput": throughput.over_time(store.entries.values()),
+        "lengths": found.masks,
+        "norms": found.norms,
+        "positions": found.positions,
+        "similarity": found.similarity,
+        "spectrum": found.spectra,
+        "compression": stats.compare_compression(stats.draw_states(store, 0, 100_000)),
+        "throughput": stats.rates_over_time(store.entries.values()),
     }
 
 
-@pytest.mark.parametrize("name", list(plots.FIGURES))
+@pytest.mark.parametrize("name", list(FIGURES))
 def test_a_figure_has_title_labels_and_a_csv_beside_it(
     tables: dict[str, pd.DataFrame], name: str, tmp_path: Path
 ) -> None:
-    figure = plots.FIGURES[name](tables[name], "demo, 32 samples")
+    figure = FIGURES[name](tables[name], "demo, 32 samples")
     assert figure.axes[0].get_title() == "demo, 32 samples"
     assert all(
         axes.get_ylabel() or axes.get_xlabel() or name == "similarity" for axes in figure.axes
@@ -50,16 +60,16 @@ def drawn(figure: Figure) -> list[str]:
 
 
 def test_the_cut_is_drawn_where_it_is_known(tables: dict[str, pd.DataFrame]) -> None:
-    with_cut = plots.length_histogram(tables["lengths"], "x", longest_allowed=4090)
+    with_cut = stats.plot_lengths(tables["lengths"], "x", longest_allowed=4090)
     assert " cut: 4,090 tokens " in drawn(with_cut)
-    without = plots.length_histogram(tables["lengths"], "x")
+    without = stats.plot_lengths(tables["lengths"], "x")
     assert not [text for text in drawn(without) if "cut" in text]
 
 
 def test_the_map_shows_its_numbers_in_ink_that_can_be_read() -> None:
     names = ["a", "b"]
     values = pd.DataFrame([[1.0, -0.5], [-0.5, 1.0]], index=names, columns=names)
-    texts = plots.similarity_map(values, "x").axes[0].texts
+    texts = stats.plot_similarity(values, "x").axes[0].texts
     assert [(t.get_text(), t.get_color()) for t in texts[:2]] == [
         ("1.00", "black"),
         ("-0.50", "white"),
@@ -79,14 +89,14 @@ def test_time_is_in_the_unit_that_suits_it(minutes: float, unit: str) -> None:
             "latency_p95_s": [2.0, np.nan],
         }
     )
-    assert plots.throughput(table, "x").axes[1].get_xlabel().startswith(unit)
+    assert stats.plot_throughput(table, "x").axes[1].get_xlabel().startswith(unit)
 
 
-@pytest.mark.parametrize("draw", [plots.norm_boxes, plots.norm_by_position])
+@pytest.mark.parametrize("draw", [stats.plot_norms, stats.plot_positions])
 def test_many_decades_get_labels_of_powers_of_ten_written_out(draw: Callable[..., Figure]) -> None:
     quantiles = {f"p{q}": [0.01 * q, 1000.0 * q] for q in (1, 5, 25, 50, 75, 95, 99)}
     table = pd.DataFrame({"state": ["boundary 2", "final"]} | quantiles)
-    if draw is plots.norm_by_position:
+    if draw is stats.plot_positions:
         table = pd.DataFrame(
             {
                 "state": ["final"] * 2,

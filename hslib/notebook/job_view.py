@@ -1,0 +1,83 @@
+"""A job's progress in a notebook: a bar for the job of this cell, a view of another process's."""
+
+import html
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hslib.job import watch
+from hslib.job.progress import ProgressState, at_work, read_progress
+from hslib.notebook.live import LiveOutput, bar_html
+
+_REFRESH_S = 1.0
+
+
+def job_bar() -> Callable[[ProgressState], None]:
+    """What ``extract.run`` takes as ``show``; what stays in the notebook has no times."""
+    live = LiveOutput()
+
+    def show(state: ProgressState) -> None:
+        from IPython.display import HTML
+
+        rate = ""
+        if state.state == "running":
+            rate = f", {state.samples_per_s:.1f} samples/s, {state.mb_per_s:.1f} MB/s"
+            rate += f", {at_work(state)}" if state.replicas else ""
+        words = (
+            f"{state.state}: {state.ok} extracted, {state.already_done} already done, "
+            f"{state.failed} failed, {state.rejected} rejected of {state.asked}{rate}"
+        )
+        done = state.asked - watch.unfinished_rows(state)
+        live.show(HTML(bar_html(done, state.asked, words)), is_last=state.state != "running")
+
+    return show
+
+
+def show_job(run_path: Path, refresh_s: float = _REFRESH_S) -> Any:
+    """How the run's job stands: a widget that follows it while another process works on it.
+
+    Without such a job plain HTML, so that a notebook run headless stores no widget.
+    """
+    from IPython.display import HTML
+
+    state = read_progress(run_path)
+    if not watch.is_at_work(state, time.time()):
+        return HTML(job_html(state, time.time()))
+    import ipywidgets
+
+    widget = ipywidgets.HTML(job_html(state, time.time()))
+    threading.Thread(
+        target=_follow, args=(run_path, widget, refresh_s), name="hslib-view", daemon=True
+    ).start()
+    return widget
+
+
+def rows_asked(run_path: Path) -> int:
+    """Rows that the run's job was to store, without rejected ones; 0 when no job ran here."""
+    state = read_progress(run_path)
+    return state.asked - state.rejected if state else 0
+
+
+def job_html(state: ProgressState | None, now: float) -> str:
+    """A bar, and below it the facts that ``python -m hslib status`` prints. Pure."""
+    if state is None:
+        return "<p>No job has run here yet.</p>"
+    done, asked = state.asked - watch.unfinished_rows(state), max(state.asked, 1)
+    lines = "".join(
+        f'<tr><th style="text-align:left">{name}</th>'
+        f'<td style="text-align:left">{html.escape(words)}</td></tr>'
+        for name, words in watch.facts(state, now)
+    )
+    return f"<p>{bar_html(done, asked, f'{done / asked:.0%}')}</p><table>{lines}</table>"
+
+
+def _follow(run_path: Path, widget: Any, refresh_s: float) -> None:
+    """Renew the widget until the job ends or dies."""
+    while True:
+        state = read_progress(run_path)
+        widget.value = job_html(state, time.time())
+        if not watch.is_at_work(state, time.time()):
+            return
+        time.sleep(refresh_s)

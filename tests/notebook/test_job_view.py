@@ -1,0 +1,83 @@
+"""A job's progress in a notebook: what stays in the file, and a widget that ends with the job."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from hslib import notebook
+from hslib.job.progress import ProgressState
+from hslib.notebook import job_view, live
+
+
+def progress(**changes: object) -> ProgressState:
+    facts: dict[str, object] = {
+        "state": "running",
+        "pid": 7,
+        "started_at": 900.0,
+        "updated_at": 1000.0,
+        "asked": 100,
+        "ok": 30,
+        "failed": 3,
+        "rejected": 2,
+        "already_done": 5,
+        "stored": 35,
+        "num_tokens": 9000,
+        "size_bytes": 500_000_000,
+        "samples_per_s": 0.3,
+        "tokens_per_s": 90.0,
+        "mb_per_s": 5.0,
+        "eta_s": 600.0,
+        "last_index": 41,
+        "reasons": {"checksum": 1, "rows": 2},
+        "free_bytes": {"dumps": 3_000_000_000, "the store": 36_000_000_000},
+    }
+    return ProgressState.model_validate({**facts, **changes})
+
+
+def test_the_view_in_a_notebook_is_html_and_escapes_what_it_shows() -> None:
+    text = job_view.job_html(progress(message="<b>&"), 1001.0)
+    assert '<progress value="40" max="100"' in text
+    assert "40%" in text
+    assert "&lt;b&gt;&amp;" in text
+    assert job_view.job_html(None, 0.0) == "<p>No job has run here yet.</p>"
+
+
+def test_a_notebook_run_headless_gets_no_widget(tmp_path: Path) -> None:
+    assert type(notebook.show_job(tmp_path)).__name__ == "HTML"
+    (tmp_path / "progress.json").write_text(progress(state="finished").model_dump_json())
+    assert "finished" in notebook.show_job(tmp_path).data
+
+
+def test_while_a_job_is_at_work_the_view_is_a_widget_that_follows_it(tmp_path: Path) -> None:
+    (tmp_path / "progress.json").write_text(progress(updated_at=time.time()).model_dump_json())
+    widget = notebook.show_job(tmp_path, refresh_s=0.01)
+    assert type(widget).__name__ == "HTML" and hasattr(widget, "value")
+    followers = [t for t in threading.enumerate() if t.name == "hslib-view"]
+    done = progress(state="finished", ok=90, updated_at=time.time())
+    (tmp_path / ".new").write_text(done.model_dump_json())
+    (tmp_path / ".new").replace(tmp_path / "progress.json")
+    for follower in followers:
+        follower.join(10)
+        assert not follower.is_alive(), "it ends with the job"
+    assert "90 extracted" in widget.value
+
+
+def test_a_bar_of_a_job_leaves_counts_and_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[tuple[str, bool]] = []
+    monkeypatch.setattr(
+        live.LiveOutput,
+        "show",
+        lambda _self, content, is_last: shown.append((content.data, is_last)),
+    )
+    show = notebook.job_bar()
+    show(progress())
+    show(progress(state="finished", ok=90))
+    (running, early), (finished, last) = shown
+    assert "0.3 samples/s, 5.0 MB/s" in running
+    assert not early
+    assert finished.endswith(
+        "<span>finished: 90 extracted, 5 already done, 3 failed, 2 rejected of 100</span>"
+    )
+    assert last
