@@ -27,6 +27,7 @@ from hslib.files import TensorFile, TensorFileError
 from hslib.store.journal import Entry, JournalState, combine
 from hslib.store.manifest import read_manifest
 from hslib.store.sample_file import Fault, check_content, check_file
+from hslib.store.sizes import STORED_TOKEN_BYTES
 from hslib.store.storage import open_storage
 from hslib.store.writer import StoreWriter
 
@@ -211,11 +212,12 @@ class Store:
     def _read_tokens(self, index: int) -> Tokens:
         entry = self._entry(index)
         count, end = entry.num_tokens, entry.size_bytes  # ids and mask are last in a file
+        size = STORED_TOKEN_BYTES * count
         try:
-            data = self.storage.read_range(entry.file, end - 9 * count, end)
+            data = self.storage.read_range(entry.file, end - size, end)
         except FileNotFoundError as error:
             raise _not_sound(entry, str(error)) from error
-        if len(data) != 9 * count:
+        if len(data) != size:
             raise _not_sound(entry, "it is cut short")
         ids = np.frombuffer(data, "<i8", count)
         return Tokens(_as_tensor(ids), _as_tensor(np.frombuffer(data, "u1", offset=8 * count)))
