@@ -2,17 +2,17 @@
 
     python tests/bench/cluster_scale.py
 
-Real Ray, the real driver, data set, plan and blocks; the replicas are stubs that take the time
-which the case's servers took (2,000 tokens/s) for each token, and store nothing. To end today, a
-row has a 32nd of the case's tokens (67 of 2,132 on average, as widely spread) and a second is
-shortened ``--faster`` times; the driver then works that many times harder than at the case's pace.
+Real Ray, data set, plan, shards and the run that hands them out; replicas are stubs that take the
+time which the case's servers took (2,000 tokens/s) for each token, and store nothing. To end
+today, a row has a 32nd of the case's tokens (67 of 2,132 on average, as widely spread) and a
+second is shortened ``--faster`` times; the driver then works that many times harder than at the
+case's pace.
 """
 
 import json
 import os
 import statistics
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,11 @@ import numpy as np
 import psutil
 import ray
 from common import arguments, report, tiny_models
-from hslib.cluster.driver import Driver
-from hslib.cluster.replicas import Cluster, open_cluster
 
-from hslib.cluster.replica import BlockReport, ReplicaFacts
+from hslib.cluster.cluster import Cluster, open_cluster
+from hslib.cluster.replica import ReplicaFacts, ShardReport
+from hslib.cluster.shard_run import ShardRun
+from hslib.cluster.shards import Shard
 from hslib.dataset import Dataset, Limits
 from hslib.errors import JobError
 from hslib.job.plan import plan_job
@@ -35,7 +36,7 @@ from hslib.parameters import ExtractionParameters
 from hslib.server.check import ServerCheck
 from hslib.server.client import ServerSettings
 from hslib.server.plugin_info import PluginInfo
-from hslib.store import JournalMark, JournalState, StoreWriter
+from hslib.store import JournalState
 
 SHORTER = 32
 CASE_TOKENS_PER_S = 2000.0  # of one server, between the case's 1,281 and 2,689
@@ -48,7 +49,6 @@ class StubReplica:
     def __init__(self, number: int, parameters: ExtractionParameters) -> None:
         self.number, self.rate = number, float(parameters.extra_args[0])
         self.model = parameters.model_path
-        self.lock = threading.Lock()
         self.busy_s, self.began, self.ended, self.rows = 0.0, 0.0, 0.0, 0
 
     def place(self) -> str:
@@ -57,28 +57,32 @@ class StubReplica:
     def start(self) -> ReplicaFacts:
         return ReplicaFacts("stub", os.getpid(), "", proof_of(Path(self.model)), 4096, 1 << 40)
 
-    def begin(self, _parameters: ExtractionParameters, _manifest: Any) -> JournalMark:
-        return JournalMark("none")
+    def extract(
+        self, _parameters: ExtractionParameters, _manifest: Any, shard: Shard
+    ) -> ShardReport:
+        tokens = sum(sample.num_tokens for sample in shard.samples)
+        started = time.monotonic()
+        self.began = self.began or started
+        # sleep is never short of its time; what it was too long counts as work
+        time.sleep(tokens / self.rate)
+        self.ended = time.monotonic()
+        self.last_s = self.ended - started
+        self.busy_s += self.last_s
+        self.rows += len(shard.samples)
+        last = shard.samples[-1].index
+        return ShardReport(len(shard.samples), tokens, tokens, last, 0.0, is_whole=True)
 
-    def extract(self, samples: Any) -> BlockReport:
-        tokens = sum(sample.num_tokens for sample in samples)
-        with self.lock:  # one server: blocks that wait are no work
-            started = time.monotonic()
-            self.began = self.began or started
-            # sleep is never short of its time; what it was too long counts as work
-            time.sleep(tokens / self.rate)
-            self.ended = time.monotonic()
-            self.busy_s += self.ended - started
-            self.rows += len(samples)
-            self.last_s = self.ended - started
-        return BlockReport(len(samples), tokens, tokens, samples[-1].index, 0.0)
+    def told(self, _name: str) -> None:
+        """Nothing is said of a shard before its end, as often as a replica does."""
+        time.sleep(0.5)
 
     def end(self) -> tuple[float, float, float, float, int]:
         return self.began, self.ended, self.busy_s, self.last_s, self.rows
 
-    def stop(self) -> None: ...
+    def stop(self, _run: str) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self) -> str:
+        return ""
 
 
 def proof_of(model: Path) -> ServerCheck:
@@ -145,40 +149,38 @@ def measure(parameters: ExtractionParameters, cluster: Cluster) -> dict[str, Any
     model = read_model(parameters.model_folder)
     manifest = make_manifest(parameters, cluster, model, survey)
     job = Job(parameters, dataset, survey, plan, manifest, frozenset())
-    ends: list[Any] = []
     memory: list[float] = []
     process = psutil.Process()
     planned_mb = process.memory_info().rss / 1e6
-    with StoreWriter(parameters.store_path, manifest) as writer:
-        progress = Progress(
-            parameters.run_path,
-            asked=plan.num_rows,
-            todo_tokens=plan.todo_tokens,
-            already_done=0,
-            rejected=0,
-            failed_before=0,
-            stored_before=0,
-            show=lambda _state: memory.append(process.memory_info().rss / 1e6),
-        )
-        driver = Driver(cluster, job, writer, progress)
-        cpu, wall = time.process_time(), time.perf_counter()
-        with progress:
-            assert driver.run()
-        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    ends = ray.get([slot.actor.end.remote() for slot in cluster.slots])
+    progress = Progress(
+        parameters.run_path,
+        asked=plan.num_rows,
+        todo_tokens=plan.todo_tokens,
+        already_done=0,
+        rejected=0,
+        failed_before=0,
+        stored_before=0,
+        show=lambda _state: memory.append(process.memory_info().rss / 1e6),
+    )
+    run = ShardRun(cluster, job, progress)
+    cpu, wall = time.process_time(), time.perf_counter()
+    with progress:
+        assert run.run()
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    ends = ray.get([replica.actor.end.remote() for replica in cluster.replicas])
     rows = sum(end[4] for end in ends)
     if rows != len(survey.rows):
         raise JobError(f"{rows} rows were handed out, not {len(survey.rows)}")
     first, last = min(end[0] for end in ends), max(end[1] for end in ends)
-    longest_last_block = max(end[3] for end in ends)
-    busy = [end[2] / (last - longest_last_block - first) for end in ends]
+    longest_last_shard = max(end[3] for end in ends)
+    busy = [end[2] / (last - longest_last_shard - first) for end in ends]
     return {
         "replicas": len(ends),
         "rows": rows,
         "wall_s": wall,
         "least_busy": min(busy),
         "median_busy": statistics.median(busy),
-        "last_block_s": longest_last_block,
+        "last_shard_s": longest_last_shard,
         "ends_apart_s": last - min(end[1] for end in ends),
         "driver_cpu_ms_a_row": cpu / rows * 1e3,
         "survey_ms_a_row": survey_s / rows * 1e3,

@@ -52,7 +52,7 @@ def put(writer: StoreWriter, sample: Sample, dump: Dump, expected: Expected = EX
 
 
 def store_samples(
-    place: str | Path, dumps: Path, samples: Sequence[Sample], **writer: int
+    place: str | Path, dumps: Path, samples: Sequence[Sample], **writer: Any
 ) -> list[torch.Tensor]:
     """Store samples with made-up states, dumped one by one; returns the states."""
     states = []
