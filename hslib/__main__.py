@@ -83,7 +83,7 @@ def plan(
 
     GB are 1e9 bytes and GB/s are bytes, not bits: a link of 100 Gbit/s is 12.5.
     """
-    from hslib.job.forecast import Forecast, RequestLimits, Work
+    from hslib.job import Forecast, RequestLimits, Work
     from hslib.parameters import ExtractionParameters
 
     if (tokens is None) == (dataset is None):
@@ -210,8 +210,7 @@ def status(
 
     Exit code 1: rows failed or are unfinished, or the job or the server is dead.
     """
-    from hslib.job.progress import read_progress
-    from hslib.job.watch import is_at_work
+    from hslib.job import is_at_work, read_progress
 
     run_path = run_dir.absolute()
     while True:
@@ -226,8 +225,7 @@ def status(
 
 def _show_status(run_path: Path) -> int:
     """Print the job's last word, whether its process lives, and the server; the exit code."""
-    from hslib.job import watch
-    from hslib.job.progress import read_progress
+    from hslib.job import read_progress, watch
     from hslib.server import launch
 
     facts = launch.status(run_path)

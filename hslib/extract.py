@@ -3,15 +3,19 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from hslib.cluster import opening
-from hslib.cluster.cluster import Cluster
-from hslib.cluster.shard_run import ShardRun
-from hslib.job.extractor import Extractor
-from hslib.job.prepare import Job, Result, prepare, record_plan, result_of
-from hslib.job.progress import Progress, ProgressState
+from hslib.cluster import Cluster, ShardRun, opening
+from hslib.job import (
+    Extractor,
+    Job,
+    Progress,
+    ProgressState,
+    Result,
+    prepare,
+    record_plan,
+    result_of,
+)
 from hslib.parameters import ExtractionParameters, StoreParameters
-from hslib.server import endpoints
-from hslib.server.endpoints import Endpoints
+from hslib.server import Endpoints, endpoints
 from hslib.store import Store, StoreWriter
 
 __all__ = ["Job", "Result", "open_servers", "prepare", "require_store", "run"]

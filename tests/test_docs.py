@@ -138,7 +138,6 @@ def test_each_folder_of_readmes_tree_is_there() -> None:
     assert [str(path) for path in _tree() if not (ROOT / path).is_dir()] == []
 
 
-@pytest.mark.xfail(strict=True, reason="README's tree is that of before the move")
 def test_each_package_is_in_readmes_tree() -> None:
     packages = {path.parent.relative_to(ROOT) for path in (ROOT / "hslib").glob("*/__init__.py")}
     assert packages <= set(_tree())

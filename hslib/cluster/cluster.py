@@ -16,8 +16,8 @@ from typing import Any
 from hslib.cluster.messages import ReplicaFacts
 from hslib.cluster.shards import Shard
 from hslib.errors import HslibError, ServerError
-from hslib.job.progress import ReplicaState
-from hslib.server.check import ServerCheck, require_same
+from hslib.job import ReplicaState
+from hslib.server import ServerCheck, require_same
 
 MOST_STARTS = 3  # of a replica, without a shard finished between
 _SILENT_S = 30.0  # after which it is said

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hslib.parameters import ExtractionParameters
-from hslib.server.check import ServerCheck
+from hslib.server import ServerCheck
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,9 @@ import tenacity
 from hslib.cluster.messages import FailedRow, ReplicaFacts, ShardReport
 from hslib.cluster.shards import Shard
 from hslib.errors import JobError
-from hslib.job.extractor import Extractor
-from hslib.job.progress import open_log
+from hslib.job import Extractor, open_log
 from hslib.parameters import ExtractionParameters
-from hslib.server import launch
-from hslib.server.endpoints import Endpoints, open_endpoints
+from hslib.server import Endpoints, launch, open_endpoints
 from hslib.store import Manifest, StoreWriter
 
 _TELL_EVERY_S = 0.5

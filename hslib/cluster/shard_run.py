@@ -15,9 +15,7 @@ from hslib.cluster.cluster import Cluster, ReplicaHandle, answer_of, first_line
 from hslib.cluster.messages import ShardReport, of_replica
 from hslib.cluster.shards import Shard, count_shards, cut
 from hslib.errors import HslibError, JobError, ServerError
-from hslib.job.interrupt import Interrupts
-from hslib.job.prepare import Job
-from hslib.job.progress import Progress, ReplicaState
+from hslib.job import Interrupts, Job, Progress, ReplicaState
 from hslib.parameters import ServerParameters
 
 _LOOK_EVERY_S = 1.0

@@ -8,7 +8,7 @@ from hslib.diagnosis.rows import load_rows, text_rows
 from hslib.diagnosis.tokens.recipes import Compared, compare_all, reference, sources
 from hslib.diagnosis.tokens.tokenizers import ServerVocabulary, load_vocabulary
 from hslib.parameters import DiagnosisParameters
-from hslib.server.client import ServerClient
+from hslib.server import ServerClient
 
 
 def run(parameters: DiagnosisParameters) -> Diagnosis:

@@ -1,0 +1,35 @@
+"""A job: what is to do, what is sent next, how it is done, and how it stands."""
+
+from hslib.job.extractor import Extractor
+from hslib.job.forecast import Forecast, RequestLimits, Work
+from hslib.job.interrupt import Interrupts
+from hslib.job.prepare import Job, Result, prepare, record_plan, result_of
+from hslib.job.progress import (
+    Progress,
+    ProgressState,
+    ReplicaState,
+    at_work,
+    open_log,
+    read_progress,
+)
+from hslib.job.watch import is_at_work
+
+__all__ = [
+    "at_work",
+    "Extractor",
+    "Forecast",
+    "Interrupts",
+    "is_at_work",
+    "Job",
+    "open_log",
+    "prepare",
+    "Progress",
+    "ProgressState",
+    "read_progress",
+    "record_plan",
+    "ReplicaState",
+    "RequestLimits",
+    "Result",
+    "result_of",
+    "Work",
+]

@@ -21,8 +21,7 @@ from hslib.errors import DumpError, HslibError, JobError, RequestError
 from hslib.job.interrupt import Interrupts
 from hslib.job.scheduler import Group, Load, PendingSample, Scheduler, requests_at_once
 from hslib.parameters import ExtractionParameters
-from hslib.server.dumps import Dump, dump_bytes, request_id
-from hslib.server.endpoint import Answer, Endpoint
+from hslib.server import Answer, Dump, Endpoint, dump_bytes, request_id
 from hslib.store import Entry, StoreWriter
 
 _RUNS = 10**9  # request ids of two runs differ by a random number below this

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from hslib.errors import ParameterError
 from hslib.job.scheduler import requests_at_once
-from hslib.server.dumps import DUMP_SHARE, DUMP_TOKEN_BYTES, dump_bytes
+from hslib.server import DUMP_SHARE, DUMP_TOKEN_BYTES, dump_bytes
 from hslib.store import (
     STORED_TOKEN_BYTES,
     size_words,

@@ -21,7 +21,7 @@ from hslib.job.plan import (
 )
 from hslib.model import ModelInfo, parse_layers, read_model
 from hslib.parameters import ExtractionParameters
-from hslib.server.endpoints import Servers
+from hslib.server import Servers
 from hslib.store import (
     Entry,
     JournalState,

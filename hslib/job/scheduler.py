@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from hslib.dataset import Sample
-from hslib.server.dumps import dump_bytes
+from hslib.server import dump_bytes
 
 MOST_STORING = 8  # requests that may be stored beside those in flight
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hslib.job import watch
-from hslib.job.progress import ProgressState, at_work, read_progress
+from hslib.job import ProgressState, at_work, read_progress, watch
 from hslib.notebook.live import LiveOutput, bar_html
 
 _REFRESH_S = 1.0

@@ -18,11 +18,11 @@ from hslib.probe.head import (
 )
 from hslib.probe.layers import ProbeReport, compare
 from hslib.probe.reference import fits, load_reference
-from hslib.server.client import ServerClient
+from hslib.server import ServerClient
 from hslib.store import Store, StoredSample
 
 if TYPE_CHECKING:
-    from hslib.job.progress import ProgressState
+    from hslib.job import ProgressState
     from hslib.store import Manifest
 
 

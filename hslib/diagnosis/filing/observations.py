@@ -14,7 +14,7 @@ import xxhash
 
 from hslib.errors import StoreError
 from hslib.files import TensorFileError, open_tensors
-from hslib.server.dumps import DumpDir
+from hslib.server import DumpDir
 from hslib.store import Entry, combine, open_storage, read_journal, read_store_url
 
 UNKNOWN = -1

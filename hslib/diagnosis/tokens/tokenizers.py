@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hslib.errors import DatasetError
-from hslib.server.client import ServerClient
+from hslib.server import ServerClient
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
