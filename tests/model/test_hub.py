@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hslib import demo
-from hslib.cluster.replica import of_replica
+from hslib.cluster.messages import of_replica
 from hslib.model import how_to_fetch, local_folder
 from hslib.parameters import DiagnosisParameters, ExtractionParameters, ServerParameters
 
