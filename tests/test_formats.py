@@ -12,13 +12,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hslib.export.trainers import NAMES
 from make.dumps import BOUNDARIES, put_dump
 from make.stores import manifest, put
 
 from hslib import demo
 from hslib.dataset import Sample
-from hslib.export.export import export_store, read_rows
+from hslib.export import TRAINERS, export_store
+from hslib.export.export import read_rows
 from hslib.server.dumps import DumpDir
 from hslib.server.plugin_info import Expected
 from hslib.server.validate import validate
@@ -126,13 +126,13 @@ def test_an_older_store_is_resumed_by_todays_writer(older: Path, tmp_path: Path)
     assert after.manifest == before.manifest, "nothing is claimed of rows that were stored before"
 
 
-@pytest.mark.parametrize("trainer", NAMES)
+@pytest.mark.parametrize("trainer", TRAINERS)
 def test_an_older_export_is_resumed_and_is_made_of_the_bytes_that_are_made_today(
     older: Path, tmp_path: Path, trainer: str
 ) -> None:
     out, store = older / f"export-{trainer}", Store(older / "store")
-    report = export_store(store, out, NAMES[trainer](), demo.model_path())
+    report = export_store(store, out, TRAINERS[trainer](), demo.model_path())
     assert (report.rows, report.made) == (3, 0)
-    export_store(store, tmp_path / "anew", NAMES[trainer](), demo.model_path())
+    export_store(store, tmp_path / "anew", TRAINERS[trainer](), demo.model_path())
     for row in read_rows(out).values():
         assert (out / row.file).read_bytes() == (tmp_path / "anew" / row.file).read_bytes()
