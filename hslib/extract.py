@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from hslib.cluster import cluster
+from hslib.cluster import opening
 from hslib.cluster.cluster import Cluster
 from hslib.cluster.shard_run import ShardRun
 from hslib.job.extractor import Extractor
@@ -26,7 +26,7 @@ def open_servers(
         ServerError: one can't be started, reached or trusted, or serves something else.
     """
     if parameters.ray_address:
-        return cluster.open_cluster(parameters, on_progress)
+        return opening.open_cluster(parameters, on_progress)
     return endpoints.open_endpoints(parameters, on_progress)
 
 
@@ -75,7 +75,7 @@ def _extract(
     """False when an interrupt ended it early."""
     if isinstance(servers, Cluster):
         return ShardRun(servers, job, progress).run()
-    return Extractor(job.parameters, servers, writer, progress, job.samples()).run()
+    return Extractor(job.parameters, servers.members, writer, progress, job.samples()).run()
 
 
 def require_store(

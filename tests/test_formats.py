@@ -60,7 +60,7 @@ def still(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = itertools.count(1)
     monkeypatch.setattr("hslib.store.writer.time.time", lambda: 1.75e9)
     monkeypatch.setattr(
-        "hslib.store.journal.uuid.uuid4", lambda: SimpleNamespace(hex=f"{next(numbers):032x}"[::-1])
+        "hslib.store.entry.uuid.uuid4", lambda: SimpleNamespace(hex=f"{next(numbers):032x}"[::-1])
     )
 
 

@@ -9,58 +9,21 @@ import os
 import socket
 import threading
 import time
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import tenacity
 
+from hslib.cluster.messages import FailedRow, ReplicaFacts, ShardReport
 from hslib.cluster.shards import Shard
 from hslib.errors import JobError
 from hslib.job.extractor import Extractor
 from hslib.job.progress import open_log
 from hslib.parameters import ExtractionParameters
 from hslib.server import launch
-from hslib.server.check import ServerCheck
 from hslib.server.endpoints import Endpoints, open_endpoints
 from hslib.store import Manifest, StoreWriter
 
 _TELL_EVERY_S = 0.5
 _LOCK_WAIT_S = 150.0  # a lock on an object store is stale after a minute
-
-
-@dataclass(frozen=True)
-class ReplicaFacts:
-    """What a checked replica is. ``dump_room_bytes``: what one dump may take there."""
-
-    host: str
-    pid: int
-    dump_dir: str
-    check: ServerCheck
-    longest_row: int
-    dump_room_bytes: int
-
-
-@dataclass(frozen=True)
-class FailedRow:
-    """A row that is recorded as failed, in the shard's journal."""
-
-    index: int
-    num_tokens: int
-    check: str
-    reason: str
-
-
-@dataclass
-class ShardReport:
-    """What has become of a shard's rows so far; all of it is committed."""
-
-    ok: int = 0
-    num_tokens: int = 0
-    size_bytes: int = 0
-    last_index: int | None = None
-    request_s: float = 0.0  # of the last row
-    failures: list[FailedRow] = field(default_factory=list)
-    is_whole: bool = False  # every row has its outcome
 
 
 class ShardReporter:
@@ -93,7 +56,7 @@ class Replica:
     """Started once; then takes shards, one at a time. The other methods may be called meanwhile.
 
     Args:
-        parameters: as :func:`of_replica` makes them of the job's.
+        parameters: as :func:`~hslib.cluster.messages.of_replica` makes them of the job's.
     """
 
     def __init__(self, number: int, parameters: ExtractionParameters) -> None:
@@ -130,7 +93,7 @@ class Replica:
         """Extract what no earlier try at this shard has stored.
 
         Args:
-            parameters: of the job now, as :func:`of_replica` makes them.
+            parameters: of the job now, as :func:`~hslib.cluster.messages.of_replica` makes them.
 
         Raises:
             HslibError, OSError: the server, or the store, is of no use any more; everything
@@ -145,7 +108,9 @@ class Replica:
                     entry.index, entry.num_tokens, entry.size_bytes, entry.latency_s
                 )
             rest = [sample for sample in shard.samples if sample.index not in before]
-            self._extractor = Extractor(parameters, self._endpoints, writer, self._reporter, rest)
+            self._extractor = Extractor(
+                parameters, self._endpoints.members, writer, self._reporter, rest
+            )
             if shard.run == self._stopped_run:
                 self._extractor.close()
             return self._reporter.report(is_whole=self._extractor.run())
@@ -186,20 +151,4 @@ def _open_writer(parameters: ExtractionParameters, manifest: Manifest, shard: Sh
         parameters.shard_index,
         parameters.num_shards,
         part=shard.name,
-    )
-
-
-def of_replica(job: ExtractionParameters, number: int) -> ExtractionParameters:
-    """The job's parameters as they are for one replica: a run and a dump directory of its own."""
-    name = f"{number:05d}"
-    dumps = Path(str(job.dump_dir)).absolute() / f"replica-{name}" if job.dump_dir else ""
-    return job.model_copy(
-        update={
-            "run_dir": str(job.run_path / "replicas" / name),
-            "store_dir": str(job.store_path),
-            "model_path": str(job.model_folder) if job.model_path else "",
-            "dump_dir": str(dumps),
-            "ray_address": "",
-            "num_replicas": 1,
-        }
     )

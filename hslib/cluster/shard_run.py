@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hslib.cluster.cluster import Cluster, ReplicaHandle, answer_of, first_line
-from hslib.cluster.replica import ShardReport, of_replica
+from hslib.cluster.messages import ShardReport, of_replica
 from hslib.cluster.shards import Shard, count_shards, cut
 from hslib.errors import HslibError, JobError, ServerError
 from hslib.job.interrupt import Interrupts

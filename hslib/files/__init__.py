@@ -3,15 +3,13 @@
 from hslib.files.explain import explained
 from hslib.files.lock import Lock
 from hslib.files.safetensor import (
-    LARGE,
-    PAGE,
     TensorFile,
     TensorFileError,
     header_bytes,
     open_tensors,
     parse_tensors,
 )
-from hslib.files.write import sync_directory, write_atomically, write_file
+from hslib.files.write import LARGE, PAGE, sync_directory, write_atomically, write_file
 
 __all__ = [
     "explained",

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from hslib.errors import HslibError
+from hslib.files.write import LARGE, PAGE
 
 # bfloat16 has no NumPy type: its bits travel as uint16
 _NUMPY = {"BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "u1"}
 _MAX_HEADER = 1 << 20
-PAGE, LARGE = 4096, 1 << 20
 
 
 class TensorFileError(HslibError):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hslib.files.safetensor import LARGE, PAGE
+PAGE, LARGE = 4096, 1 << 20  # tensors of 1 MB and more begin at a page
 
 
 def write_file(target: Path, parts: Iterable[bytes | memoryview], suffix: str) -> None:

@@ -11,7 +11,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -23,7 +23,6 @@ from hslib.job.scheduler import Group, Load, PendingSample, Scheduler, requests_
 from hslib.parameters import ExtractionParameters
 from hslib.server.dumps import Dump, dump_bytes, request_id
 from hslib.server.endpoint import Answer, Endpoint
-from hslib.server.endpoints import Endpoints
 from hslib.store import Entry, StoreWriter
 
 _RUNS = 10**9  # request ids of two runs differ by a random number below this
@@ -85,7 +84,7 @@ class Extractor:
     def __init__(
         self,
         parameters: ExtractionParameters,
-        endpoints: Endpoints,
+        endpoints: Sequence[Endpoint],
         writer: StoreWriter,
         reporter: Reporter,
         samples: Iterable[Sample],
@@ -93,13 +92,13 @@ class Extractor:
         self._parameters, self._writer, self._reporter = parameters, writer, reporter
         self._members = [
             _Member(endpoint, Load(endpoint.most_bytes, endpoint.most_requests))
-            for endpoint in endpoints.members
+            for endpoint in endpoints
         ]
         state_bytes = writer.manifest.state_bytes_per_token
         most_bytes = min(member.load.most_bytes for member in self._members)
         self._scheduler = Scheduler(
             samples,
-            most_samples=min(e.samples_per_request for e in endpoints.members),
+            most_samples=min(e.samples_per_request for e in endpoints),
             most_tokens=min(
                 parameters.tokens_per_request, most_bytes // dump_bytes(1, 0, state_bytes)
             ),

@@ -2,11 +2,11 @@
 
 from hslib.model.config import read_config
 from hslib.model.folder import ModelInfo, read_model, read_shape
-from hslib.model.hub import how_to_fetch, local_folder
+from hslib.model.hub import how_to_fetch, local_folder, missing_files
 from hslib.model.identity import Canary, canary_ids, model_differences, take_canary
 from hslib.model.layers import dialect_table, from_boundaries, parse_layers, to_boundaries
 from hslib.model.norm import ONE_PLUS_WEIGHT, FinalNorm, Side, read_final_norm
-from hslib.model.weights import Weights, embedding_and_head, missing_files, open_weights
+from hslib.model.weights import Weights, embedding_and_head, open_weights
 
 __all__ = [
     "Canary",

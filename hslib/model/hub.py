@@ -4,6 +4,7 @@ An id such as ``Qwen/Qwen3-8B`` is looked up in the cache first, and fetched onl
 lacks what is needed. So a job that ran once runs again without a network, on the same revision.
 """
 
+import json
 import re
 from pathlib import Path
 from typing import Literal
@@ -15,6 +16,8 @@ Part = Literal["weights", "config", "tokenizer"]
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _CACHED = re.compile(r"models--(?P<owner>[^/]+?)--(?P<name>[^/]+)/snapshots/")
 _SMALL = ("*.json", "*.jinja", "*.model", "*.py", "*.tiktoken", "*.txt")
+# suffixes of the files that a server reads
+_READ = frozenset({".bin", ".gguf", ".jinja", ".json", ".model", ".safetensors", ".tiktoken"})
 _SECOND_COPIES = ("consolidated*", "metal/*", "onnx/*", "original/*", "*.gguf")
 
 
@@ -76,11 +79,37 @@ def _fetched(model: str, part: Part) -> Path:
 
 
 def _holds(folder: Path, part: Part) -> bool:
-    from hslib.model.weights import missing_files
-
     if part == "tokenizer":
         return any(folder.glob("*token*")) or any(folder.glob("*.model"))
     has_config = (folder / "config.json").is_file()
     if part == "config":
         return has_config
     return has_config and any(folder.glob("*.safetensors")) and not missing_files(folder)
+
+
+def missing_files(folder: Path) -> dict[str, str]:
+    """The missing files of a model, ``{name: why it is expected}``.
+
+    These are links whose target is gone (a hub cache without its blob), and shards that the index
+    names. Only the index is opened.
+
+    Raises:
+        ParameterError: the index is not readable.
+    """
+    missing = {
+        path.name: f"a link to {path.readlink()}, which is not there"
+        for path in sorted(folder.iterdir())
+        if path.is_symlink() and not path.exists() and path.suffix in _READ
+    }
+    indices = (folder / f"{name}.index.json" for name in ("model.safetensors", "pytorch_model.bin"))
+    index = next((path for path in indices if path.is_file()), None)
+    if index is None:
+        return missing
+    try:
+        shards = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ParameterError(
+            f"{index} is no index of shards: {error!r}", fix="fetch it again"
+        ) from error
+    absent = sorted(name for name in shards if not (folder / name).exists())
+    return {**dict.fromkeys(absent, f"named in {index.name}"), **missing}

@@ -42,8 +42,6 @@ FINAL_NORM = (
 _ELSEWHERE = re.compile(
     r"(^|\.)(\d+|[^.]*(mtp|vision|visual|image|audio|speech|talker|2wav)[^.]*)\."
 )
-# suffixes of the files that a server reads
-_READ = frozenset({".bin", ".gguf", ".jinja", ".json", ".model", ".safetensors", ".tiktoken"})
 
 
 @dataclass(frozen=True)
@@ -111,34 +109,6 @@ def open_weights(folder: Path) -> Weights:
             f"{folder} holds no readable safetensors checkpoint: {error}",
             fix="give a folder with model.safetensors, or with its index and shards",
         ) from error
-
-
-def missing_files(folder: Path) -> dict[str, str]:
-    """The missing files of a model, ``{name: why it is expected}``.
-
-    These are links whose target is gone (a hub cache without its blob), and shards that the index
-    names. Only the index is opened.
-
-    Raises:
-        ParameterError: the index is not readable.
-    """
-    missing = {
-        path.name: f"a link to {path.readlink()}, which is not there"
-        for path in sorted(folder.iterdir())
-        if path.is_symlink() and not path.exists() and path.suffix in _READ
-    }
-    indices = (folder / f"{name}.index.json" for name in ("model.safetensors", "pytorch_model.bin"))
-    index = next((path for path in indices if path.is_file()), None)
-    if index is None:
-        return missing
-    try:
-        shards = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ParameterError(
-            f"{index} is no index of shards: {error!r}", fix="fetch it again"
-        ) from error
-    absent = sorted(name for name in shards if not (folder / name).exists())
-    return {**dict.fromkeys(absent, f"named in {index.name}"), **missing}
 
 
 def embedding_and_head(weights: Weights, tied: bool) -> "tuple[torch.Tensor, torch.Tensor]":

@@ -5,9 +5,10 @@ Knows nothing of retries, of other endpoints or of the store.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import xxhash
 
@@ -15,11 +16,9 @@ from hslib.dataset import Sample
 from hslib.errors import DumpError, JobError, RequestError, ServerError
 from hslib.files import Lock
 from hslib.parameters import ExtractionParameters
-from hslib.server import launch
 from hslib.server.check import ServerCheck, check_server, differences
 from hslib.server.client import ServerClient
 from hslib.server.dumps import DUMP_SHARE, Dump, DumpDir
-from hslib.server.processes import is_alive
 from hslib.server.validate import validate
 
 MOST_RESTARTS = 3  # of a server, without a sample taken between
@@ -28,13 +27,36 @@ _LOOK_EVERY_S = 0.5  # while a server is away
 Answer = Dump | DumpError | RequestError
 
 
+class OwnServer(Protocol):
+    """A server of this run, which can be looked after; see :mod:`hslib.server.endpoints`."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def dump_path(self) -> Path: ...
+
+    @property
+    def is_the_jobs(self) -> bool:
+        """Whether it was started for a job, and so is the job's to start again and to stop."""
+
+    def is_alive(self) -> bool: ...
+
+    def start_again(self) -> ServerCheck:
+        """Start another in its place; returns when that has passed its check."""
+
+    def find_successor(self) -> bool:
+        """Whether somebody has started another in its place; this is that one from then on."""
+
+    def stop(self) -> None: ...
+
+
 @dataclass
 class Endpoint:
     """A checked server and its dump directory.
 
     Args:
-        state: ``server.json`` of a server of this run; None for one that somebody else runs.
-        restart: starts that server again; None for one that the job did not start.
+        own: None for a server that somebody else runs.
     """
 
     url: str
@@ -42,8 +64,7 @@ class Endpoint:
     api_key: str
     check: ServerCheck
     parameters: ExtractionParameters
-    state: launch.ServerState | None = None
-    restart: Callable[[], launch.ServerState] | None = None
+    own: OwnServer | None = None
     restarts: int = field(default=0, init=False)  # since the last sample that was taken
     samples_per_request: int = field(init=False)
     most_requests: int = field(init=False)  # in flight at once
@@ -60,9 +81,9 @@ class Endpoint:
     @property
     def origin(self) -> str:
         """In words, for a table."""
-        if self.state is None:
+        if self.own is None:
             return "named by server_url"
-        return "started for this job" if self.state.for_job else "the run's own"
+        return "started for this job" if self.own.is_the_jobs else "the run's own"
 
     @property
     def most_bytes(self) -> int:
@@ -147,7 +168,7 @@ class Endpoint:
             dump_dir_gone=True,
             fix="systemd-logind empties a user's /dev/shm at logout (RemoveIPC=yes): run "
             "`loginctl enable-linger`, or set dump_dir to a tmpfs of your own; "
-            + ("the job starts its server again" if self.restart else "start the server again"),
+            + ("the job starts its server again" if self._is_ours() else "start the server again"),
         )
 
     def await_return(self, error: Exception, is_stopping: threading.Event) -> None:
@@ -162,7 +183,7 @@ class Endpoint:
         deadline = time.monotonic() + self.parameters.server_wait_s
         time.sleep(0.2)  # a server that drops connections and stays up must not be hammered
         while not self._is_back():
-            if self.restart is not None and self._is_lost():
+            if self._is_ours() and self._is_lost():
                 self._start_again(error)
                 return
             if is_stopping.is_set():
@@ -172,10 +193,13 @@ class Endpoint:
             time.sleep(_LOOK_EVERY_S)
             self._find_successor()
 
+    def _is_ours(self) -> bool:
+        return self.own is not None and self.own.is_the_jobs
+
     def _is_lost(self) -> bool:
         """Whether the run's server can't come back by itself."""
-        assert self.state is not None
-        return not (is_alive(self.state) and self.dumps.root.is_dir())
+        assert self.own is not None
+        return not (self.own.is_alive() and self.dumps.root.is_dir())
 
     def _lost(self, how: str, error: Exception) -> JobError:
         return JobError(
@@ -186,20 +210,21 @@ class Endpoint:
 
     def _find_successor(self) -> None:
         """The run's own server may be started anew, by notebook 02, at another port."""
-        found = launch.read_state(self.parameters.run_path) if self.state is not None else None
-        if found is not None and found != self.state and is_alive(found):
-            self.state, self.url = found, found.url
-            self.dumps, self._client = DumpDir(found.dump_dir), self._new_client()
+        if self.own is not None and self.own.find_successor():
+            self._move_to(self.own)
+
+    def _move_to(self, own: OwnServer) -> None:
+        self.url, self.dumps = own.url, DumpDir(own.dump_path)
+        self._client = self._new_client()
 
     def _start_again(self, error: Exception) -> None:
         if self.restarts >= MOST_RESTARTS:
             raise self._lost(f"died {self.restarts + 1} times without a sample between", error)
-        assert self.restart is not None
+        assert self.own is not None
         self.restarts += 1
-        self.state = self.restart()
-        self.url = self.state.url
-        self._client = self._new_client()
-        self._accept(launch.check_server(self.state))
+        check = self.own.start_again()
+        self._move_to(self.own)
+        self._accept(check)
 
     def _is_back(self) -> bool:
         """Whether the server answers and passes its check; it may go away again meanwhile."""
@@ -235,7 +260,7 @@ class Endpoint:
 
     def close(self) -> str:
         """Stop the server if it was started for a job; says what was done."""
-        if self.state is None or not self.state.for_job:
+        if self.own is None or not self.own.is_the_jobs:
             return "The server was running before and stays."
-        launch.stop(Path(self.state.log).parent)
+        self.own.stop()
         return "The server that was started for this job is stopped."

@@ -123,24 +123,57 @@ def _own(parameters: ExtractionParameters, on_progress: Callable[[str], None]) -
     state = launch.read_state(parameters.run_path)
     if state is None or not is_alive(state):
         state = launch.start(_for_job(parameters), on_progress)
-    return _kind(parameters)(
-        state.url,
-        DumpDir(state.dump_dir),
-        read_api_key(state.api_key_env),
-        launch.check_server(state),
-        parameters,
-        state,
-        (lambda: _restart(parameters)) if state.for_job else None,
-    )
+    own = RunServer(parameters, state)
+    key, check = read_api_key(state.api_key_env), launch.check_server(state)
+    return _kind(parameters)(own.url, DumpDir(own.dump_path), key, check, parameters, own)
 
 
-def _restart(parameters: ExtractionParameters) -> launch.ServerState:
-    """Start a job's server again in place of one that died; the old log stays beside the new."""
-    launch.stop(parameters.run_path)  # what its group has left
-    log = parameters.run_path / "server.log"
-    if log.exists():
-        log.rename(log.with_name(f"server.{len(list(log.parent.glob('server.*.log'))) + 1}.log"))
-    return launch.start(_for_job(parameters))
+class RunServer:
+    """The run's server, as ``server.json`` describes it."""
+
+    def __init__(self, parameters: ExtractionParameters, state: launch.ServerState) -> None:
+        self._parameters, self._state = parameters, state
+
+    @property
+    def url(self) -> str:
+        return self._state.url
+
+    @property
+    def dump_path(self) -> Path:
+        return Path(self._state.dump_dir)
+
+    @property
+    def is_the_jobs(self) -> bool:
+        """Whether it was started for a job."""
+        return self._state.for_job
+
+    def is_alive(self) -> bool:
+        return is_alive(self._state)
+
+    def start_again(self) -> ServerCheck:
+        """Start another in place of one that died; the old log stays beside the new.
+
+        Raises:
+            ServerError: it can't be started or trusted.
+        """
+        run_path = self._parameters.run_path
+        launch.stop(run_path)  # what its group has left
+        log = run_path / "server.log"
+        if log.exists():
+            log.rename(run_path / f"server.{len(list(run_path.glob('server.*.log'))) + 1}.log")
+        self._state = launch.start(_for_job(self._parameters))
+        return launch.check_server(self._state)
+
+    def find_successor(self) -> bool:
+        """Whether another server of this run lives, as notebook 02 starts one."""
+        found = launch.read_state(self._parameters.run_path)
+        if found is None or found == self._state or not is_alive(found):
+            return False
+        self._state = found
+        return True
+
+    def stop(self) -> None:
+        launch.stop(self._parameters.run_path)
 
 
 def _for_job(parameters: ExtractionParameters) -> ServerParameters:

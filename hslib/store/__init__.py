@@ -1,6 +1,7 @@
 """Stores of validated samples, in a directory or a bucket: written, read, verified, repaired."""
 
-from hslib.store.journal import Entry, JournalState, combine, read_journal
+from hslib.store.entry import Entry, JournalState, combine
+from hslib.store.journal import read_journal
 from hslib.store.manifest import Manifest, require_same_kind
 from hslib.store.reader import Store, StoredSample, Tokens, find_store
 from hslib.store.sizes import (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from hslib.files import TensorFile
-from hslib.store.journal import Entry
+from hslib.store.entry import Entry
 from hslib.store.url import StoreUrl
 
 

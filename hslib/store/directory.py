@@ -14,7 +14,8 @@ from hslib.files import (
     write_file,
 )
 from hslib.store.contract import HeldLock, Stat
-from hslib.store.journal import Entry, Journal, read_journal
+from hslib.store.entry import Entry
+from hslib.store.journal import Journal, read_journal
 
 
 class Directory:

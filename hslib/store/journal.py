@@ -1,68 +1,18 @@
 """The record of what happened to each sample; a line in it is the commit.
 
-JSON lines, appended to one file per shard. Lines of several files have no common order and need
-none: an ``ok`` line is live until a ``revoked`` line names its ``entry``. Objects can't be appended
-to: see :mod:`hslib.store.bucket.journal`.
+JSON lines, appended to one file per shard and per part of one. Objects can't be appended to: see
+:mod:`hslib.store.bucket.storage`.
 """
 
 import abc
 import os
 import threading
-import uuid
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
-
-import msgspec
 
 from hslib.errors import StoreError
 from hslib.files import explained, sync_directory
-
-Status = Literal["ok", "failed", "rejected", "revoked"]
-
-
-def _entry_id() -> str:
-    return uuid.uuid4().hex[:16]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One journal line.
-
-    ``file`` is relative to the store. ``checksum``: xxh3-64 of the file's tensors. ``etag``: the
-    object's ETag, empty in a directory. ``layers``: per state ``finite, absmax, mean_l2,
-    zero_share, witness``. ``finished_at``: unix seconds.
-    """
-
-    index: int
-    id: str
-    status: Status
-    num_tokens: int = 0
-    digest: str = ""
-    mask_digest: str = ""
-    file: str = ""
-    size_bytes: int = 0
-    checksum: str = ""
-    etag: str = ""
-    attempts: int = 0
-    latency_s: float = 0.0
-    reason: str = ""
-    layers: list[dict[str, Any]] = field(default_factory=list)
-    finished_at: float = 0.0
-    entry: str = field(default_factory=_entry_id)
-    revokes: str = ""
-
-
-_DECODER = msgspec.json.Decoder(Entry)  # a third of the time of orjson and Entry(**row)
-_ENCODER = msgspec.json.Encoder()
-
-
-def journal_name(shard_index: int, num_shards: int, part: str = "") -> str:
-    """``journal.jsonl``, ``journal-00003-of-00008.jsonl`` for a shard, and
-    ``journal-part-1f03a9-00017.jsonl`` for a part of either, as a cluster's tasks write them."""
-    shard = f"-{shard_index:05d}-of-{num_shards:05d}" if num_shards > 1 else ""
-    return f"journal{shard}-part-{part}.jsonl" if part else f"journal{shard}.jsonl"
+from hslib.store.entry import Entry, decode_lines, encode_line
 
 
 def read_journal(path: Path) -> Iterator[Entry]:
@@ -74,55 +24,6 @@ def read_journal(path: Path) -> Iterator[Entry]:
     """
     with path.open("rb") as lines, explained(StoreError, "the journal can't be read", path):
         yield from decode_lines(lines, str(path))
-
-
-def encode_line(entry: Entry) -> bytes:
-    return _ENCODER.encode(entry) + b"\n"
-
-
-def decode_lines(lines: Iterable[bytes], path: str) -> Iterator[Entry]:
-    """Entries of journal lines, as :func:`read_journal` reads them."""
-    for number, line in enumerate(lines, start=1):
-        if not line.endswith(b"\n"):
-            return
-        try:
-            yield _DECODER.decode(line)
-        except msgspec.DecodeError as error:
-            raise StoreError(
-                f"line {number} of the journal is not an entry: {error}",
-                path=path,
-                fix="restore the file from a backup, or remove that line: "
-                "its sample is then extracted again",
-            ) from error
-
-
-@dataclass(frozen=True)
-class JournalState:
-    """What all journals together say: at most one live entry per index."""
-
-    stored: dict[int, Entry] = field(default_factory=dict)
-    failed: dict[int, Entry] = field(default_factory=dict)
-    rejected: dict[int, Entry] = field(default_factory=dict)
-
-
-def combine(entries: Iterable[Entry]) -> JournalState:
-    """Reduce the lines of any number of journals, in any order, to their state. Pure.
-
-    A live ``ok`` beats a failure; of several live ones the latest counts.
-    """
-    lines = list(entries)
-    revoked = {entry.revokes for entry in lines if entry.status == "revoked"}
-    found: dict[str, dict[int, Entry]] = {"ok": {}, "failed": {}, "rejected": {}}
-    for entry in lines:
-        if entry.status == "revoked" or entry.entry in revoked:
-            continue
-        kept = found[entry.status].get(entry.index)
-        if kept is None or kept.finished_at <= entry.finished_at:
-            found[entry.status][entry.index] = entry
-    stored = dict(sorted(found["ok"].items()))
-    failed = {i: e for i, e in sorted(found["failed"].items()) if i not in stored}
-    rejected = {i: e for i, e in sorted(found["rejected"].items()) if i not in stored}
-    return JournalState(stored, failed, rejected)
 
 
 class GroupCommit(abc.ABC):

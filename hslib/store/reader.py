@@ -24,7 +24,7 @@ import numpy as np
 
 from hslib.errors import StoreError
 from hslib.files import TensorFile, TensorFileError
-from hslib.store.journal import Entry, JournalState, combine
+from hslib.store.entry import Entry, JournalState, combine
 from hslib.store.manifest import read_manifest
 from hslib.store.sample_file import Fault, check_content, check_file
 from hslib.store.sizes import STORED_TOKEN_BYTES

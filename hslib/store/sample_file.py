@@ -8,7 +8,7 @@ import xxhash
 
 from hslib.files import TensorFile, TensorFileError, header_bytes
 from hslib.store.contract import Stat, Storage
-from hslib.store.journal import Entry
+from hslib.store.entry import Entry
 from hslib.store.manifest import Manifest
 
 SAMPLE_FORMAT = "hslib-sample-1"

@@ -29,9 +29,3 @@ def read_store_url(text: str | Path) -> StoreUrl:
         fix="credentials, region and endpoint are read from the environment: AWS_ACCESS_KEY_ID, "
         "AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), AWS_DEFAULT_REGION, AWS_ENDPOINT_URL",
     )
-
-
-def split_url(url: str) -> tuple[str, str]:
-    """``(bucket, prefix)``; the prefix is empty or ends with a slash."""
-    bucket, _, prefix = url.removeprefix("s3://").partition("/")
-    return bucket, prefix and f"{prefix}/"

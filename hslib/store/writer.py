@@ -9,7 +9,7 @@ import numpy as np
 
 from hslib.errors import JobError
 from hslib.store.contract import Storage
-from hslib.store.journal import Entry, combine, journal_name
+from hslib.store.entry import Entry, combine, journal_name
 from hslib.store.manifest import Manifest, write_or_check_manifest
 from hslib.store.sample_file import sample_header
 from hslib.store.storage import open_storage

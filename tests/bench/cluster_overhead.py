@@ -11,7 +11,7 @@ from typing import Any
 from common import arguments, median, report
 
 from hslib import extract
-from hslib.cluster.cluster import open_cluster
+from hslib.cluster.opening import open_cluster
 from hslib.parameters import ExtractionParameters
 from hslib.server import launch as server
 from hslib.server.endpoints import open_endpoints

@@ -20,10 +20,10 @@ from fakes.server import states_of
 from make.rows import random_sample, write_rows
 
 from hslib import extract
-from hslib.cluster import cluster, connection
+from hslib.cluster import cluster, connection, opening
 from hslib.cluster.cluster import Cluster, ReplicaHandle
 from hslib.cluster.connection import demand, room
-from hslib.cluster.replica import ReplicaFacts
+from hslib.cluster.messages import ReplicaFacts
 from hslib.dataset import Sample
 from hslib.errors import DatasetError, JobError, ParameterError, ServerError
 from hslib.job import progress, watch
@@ -331,7 +331,7 @@ def test_a_job_begins_with_the_replicas_that_have_room_and_the_others_join_it(
     class Other:
         def here(self) -> None: ...
 
-    monkeypatch.setattr(cluster, "_ROOM_S", 3.0)
+    monkeypatch.setattr(opening, "_ROOM_S", 3.0)
     other = Other.remote()
     ray.get(other.here.remote())
     wanted = parameters("slow", concurrency=1)
@@ -431,7 +431,7 @@ def test_an_address_where_nobody_listens_is_said_at_once(address: str) -> None:
 def test_a_cluster_without_room_for_one_replica_is_said(
     parameters: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "demand", lambda *_: {"CPU": 64.0})
+    monkeypatch.setattr(opening, "demand", lambda *_: {"CPU": 64.0})
     with pytest.raises(ServerError, match="no room for a replica"):
         run(parameters())
 

@@ -10,7 +10,8 @@ import pytest
 from fakes.server import DROP, FakeServer, states_of
 from make.rows import random_sample
 
-from hslib.cluster.replica import Replica, of_replica
+from hslib.cluster.messages import of_replica
+from hslib.cluster.replica import Replica
 from hslib.cluster.shard_run import _is_the_replicas
 from hslib.cluster.shards import Shard
 from hslib.errors import JobError, RequestError, ServerError, StoreError
@@ -19,7 +20,7 @@ from hslib.model import read_model
 from hslib.parameters import ExtractionParameters
 from hslib.server.endpoints import open_endpoints
 from hslib.store import Manifest, Store, StoreWriter, open_storage
-from hslib.store.journal import journal_name
+from hslib.store.entry import journal_name
 
 SAMPLES = tuple(random_sample(i, 10 + i, seed=23) for i in range(12))
 

@@ -14,8 +14,10 @@ from fakes.server import DROP, FakeServer
 
 from hslib import extract
 from hslib.cluster import replica as replica_module
-from hslib.cluster.cluster import Cluster, open_cluster
-from hslib.cluster.replica import Replica, ReplicaFacts
+from hslib.cluster.cluster import Cluster
+from hslib.cluster.messages import ReplicaFacts
+from hslib.cluster.opening import open_cluster
+from hslib.cluster.replica import Replica
 from hslib.errors import ServerError
 from hslib.parameters import ExtractionParameters
 from hslib.store import read_journal

@@ -14,8 +14,8 @@ from make.waits import wait_until
 
 from hslib.errors import JobError, StoreError
 from hslib.store import Store, StoreWriter
-from hslib.store.bucket import journal as objectjournal
 from hslib.store.bucket import lock as objectlock
+from hslib.store.bucket import storage as objectjournal
 
 SAMPLES = [random_sample(i, 5 + i) for i in range(4)]
 

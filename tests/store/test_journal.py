@@ -7,7 +7,8 @@ import pytest
 
 from hslib.errors import StoreError
 from hslib.store import Entry, combine, read_journal
-from hslib.store.journal import Journal, journal_name
+from hslib.store.entry import journal_name
+from hslib.store.journal import Journal
 
 
 def test_entries_come_back_as_they_were_appended(tmp_path: Path) -> None:

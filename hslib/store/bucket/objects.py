@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import tenacity
 
 from hslib.errors import StoreError
-from hslib.store.url import split_url
 
 PART_BYTES = 32 << 20  # what one request carries; larger objects are uploaded in parts
 
@@ -304,3 +303,9 @@ def blocks(parts: Iterable[bytes | memoryview], size: int) -> Iterator[bytes]:
 
 def _bare(etag: Any) -> str:
     return str(etag).strip('"')
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """``(bucket, prefix)``; the prefix is empty or ends with a slash."""
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    return bucket, prefix and f"{prefix}/"

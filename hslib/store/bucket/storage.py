@@ -4,17 +4,51 @@ Each sample's object has a name of its own that is never used again, so no write
 another's. Only the journal says which object is the sample.
 """
 
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from hslib.errors import StoreError
 from hslib.files import TensorFile, parse_tensors
-from hslib.store.bucket.journal import ObjectJournal
 from hslib.store.bucket.lock import ObjectLock
 from hslib.store.bucket.objects import Objects
 from hslib.store.contract import HeldLock, Stat
-from hslib.store.journal import Entry, decode_lines
+from hslib.store.entry import Entry, decode_lines
+from hslib.store.journal import GroupCommit
 
 _READERS = 8
+SEGMENT_BYTES = 256 << 10
+
+
+class ObjectJournal(GroupCommit):
+    """The journal of one writer, which must hold its lock; objects can't be appended to.
+
+    Lines are in segments, ``{name}-{writer}-{number}.jsonl``; each writer has an id of its own. A
+    commit replaces the last segment by a longer one, on condition that it still has the ETag of
+    the last commit: so a request that arrives late can't undo a later one. From 256 KiB on a
+    segment is left as it is, and the next is begun.
+    """
+
+    def __init__(self, objects: Objects, name: str, held: HeldLock) -> None:
+        super().__init__()
+        self._objects, self._held = objects, held
+        self._stem = f"{name.removesuffix('.jsonl')}-{secrets.token_hex(6)}"
+        self._number, self._content, self._etag = 1, b"", ""
+
+    def _commit(self, lines: list[bytes], _files: set[str]) -> None:
+        self._held.require_held()
+        name = f"{self._stem}-{self._number:06d}.jsonl"
+        content = self._content + b"".join(lines)
+        etag = self._objects.put_if(name, content, self._etag)
+        if etag is None:
+            raise StoreError(
+                "somebody else writes to this writer's part of the journal",
+                path=f"{self._objects.url}/{name}",
+                fix="keep others away from the store, and run again to resume",
+            )
+        self._content, self._etag = content, etag
+        if len(content) >= SEGMENT_BYTES:
+            self._number, self._content, self._etag = self._number + 1, b"", ""
 
 
 class ObjectStore:
