@@ -216,8 +216,9 @@ def status(
     while True:
         if watch and sys.stdout.isatty():
             print("\x1b[2J\x1b[H", end="")  # clears the terminal
+        at_work = is_at_work(read_progress(run_path), time.time())  # before: it may end meanwhile
         code = _show_status(run_path)
-        if not watch or not is_at_work(read_progress(run_path), time.time()):
+        if not watch or not at_work:
             return code
         print(flush=True)
         time.sleep(seconds)

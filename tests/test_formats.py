@@ -17,8 +17,8 @@ from make.stores import manifest, put
 
 from hslib import demo
 from hslib.dataset import Sample
-from hslib.export import TRAINERS
-from hslib.export.export import export_store, read_rows
+from hslib.export import TRAINERS, export_store
+from hslib.export.export import read_rows
 from hslib.server.dumps import DumpDir
 from hslib.server.plugin_info import Expected
 from hslib.server.validate import validate

@@ -145,6 +145,5 @@ def test_directory_scope_on_a_server_that_uses_our_names_is_refused(parameters: 
     fleet = open_endpoints(parameters())
     member = fleet.members[0]
     plugin = member.check.plugin.model_copy(update={"dump_all": False})
-    member.check = replace(member.check, plugin=plugin)
     with pytest.raises(ServerError, match="dump_all = True"):
-        extract.prepare(parameters(), fleet)
+        replace(member, check=replace(member.check, plugin=plugin))
