@@ -60,7 +60,8 @@ class ShardRun:
         """
         for replica in self._cluster.replicas:
             replica.ok, replica.began_at = 0, 0.0
-            if replica.facts is None and replica not in self._cluster.starting.values():
+            is_down = replica.facts is None and not replica.is_over
+            if is_down and replica not in self._cluster.starting.values():
                 self._cluster.start(replica)  # it was lost when an earlier job ended
         with Interrupts(lambda: None) as interrupts:
             while self._goes_on():

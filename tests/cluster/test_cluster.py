@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -320,7 +321,8 @@ def test_a_replica_that_says_nothing_any_more_is_named_and_replaced(parameters: 
         when_stored(wanted, 20, lambda: os.kill(victim, signal.SIGSTOP))
         assert extract.run(job, servers).is_whole
     assert_all_once(wanted.store_path)
-    assert "no word of it for 8 s" in (wanted.run_path / "extraction.log").read_text()
+    log = (wanted.run_path / "extraction.log").read_text()
+    assert re.search(r"replica 0 is lost: no word of it for (8|9|1\d) s", log)
 
 
 @pytest.mark.slow
@@ -375,7 +377,7 @@ def test_a_lost_replicas_rows_wait_while_its_journal_may_still_be_written(parame
     with opened(wanted) as servers:
         job = extract.prepare(wanted, servers)
         when_stored(wanted, 20, kill_and_hold)
-        with pytest.raises(JobError, match="lost 3 times while they had these rows"):
+        with pytest.raises(JobError, match=r"no replica is at work: .* is in use by another job"):
             extract.run(job, servers)
     stored = len(ok_lines(wanted.store_path))
     assert 20 <= stored < len(SAMPLES)
