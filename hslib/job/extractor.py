@@ -6,20 +6,20 @@ decided by :func:`reaction_to`, a function of values; what is sent next by the s
 
 import itertools
 import logging
-import queue
 import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from hslib.dataset import Sample
 from hslib.errors import DumpError, HslibError, JobError, RequestError
 from hslib.job.interrupt import Interrupts
 from hslib.job.scheduler import Group, Load, PendingSample, Scheduler, requests_at_once
+from hslib.job.tasks import Tasks
 from hslib.parameters import ExtractionParameters
 from hslib.server import Answer, Dump, Endpoint, dump_bytes, request_id
 from hslib.store import Entry, StoreWriter
@@ -106,10 +106,8 @@ class Extractor:
         )
         # a killed run's requests may still be in the server: ids must not repeat between runs
         self._numbers = itertools.count(secrets.randbelow(_RUNS) * 1000)
-        threads = sum(requests_at_once(m.load.most_requests) + 1 for m in self._members)
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="hslib-worker")
-        self._ended: queue.SimpleQueue[Future[Any] | None] = queue.SimpleQueue()
-        self._then: dict[Future[Any], Callable[[Future[Any]], None]] = {}
+        # a thread for each request that waits or is stored, and one that waits for the server
+        self._tasks = Tasks(sum(requests_at_once(m.load.most_requests) + 1 for m in self._members))
         self._in_a_row = 0  # failed samples since the last stored one
         self._fatal: BaseException | None = None
         self._stopping, self._aborted = threading.Event(), threading.Event()
@@ -119,7 +117,7 @@ class Extractor:
         """Send nothing more, and end when what is in flight is stored; from any thread."""
         self._is_closed = True
         self._stopping.set()
-        self._ended.put(None)
+        self._tasks.wake()
 
     def run(self) -> bool:
         """Work until every sample has its outcome; False when it was closed or interrupted before.
@@ -130,10 +128,10 @@ class Extractor:
             HslibError, OSError: what no sample could survive; in-flight work is finished first.
         """
         try:
-            with Interrupts(lambda: self._ended.put(None)) as interrupts:
+            with Interrupts(self._tasks.wake) as interrupts:
                 self._work(interrupts)
         finally:
-            self._pool.shutdown(wait=not self._aborted.is_set(), cancel_futures=True)
+            self._tasks.shutdown(wait=not self._aborted.is_set())
         if self._fatal is not None:
             raise self._fatal
         return not self._is_closed
@@ -148,36 +146,23 @@ class Extractor:
                 self._reporter.log.warning("interrupted: finishing what is in flight")
             if not self._stopping.is_set():
                 self._send_all()
-            if not self._then and (self._stopping.is_set() or not self._waits()):
+            due = self._scheduler.wait_s(time.monotonic())
+            if not self._tasks and (self._stopping.is_set() or due is None):
                 return
-            self._take_one()
+            self._take(_LOOK_EVERY_S if due is None else min(due, _LOOK_EVERY_S))
 
-    def _waits(self) -> bool:
-        return self._scheduler.wait_s(time.monotonic()) is not None
-
-    def _take_one(self) -> None:
-        """Wait for one thing to end, and look at the dump directories where nothing does."""
-        due = self._scheduler.wait_s(time.monotonic())
+    def _take(self, timeout_s: float) -> None:
+        """Go on with what has ended; where nothing does, look at the dump directories."""
         try:
-            future = self._ended.get(timeout=_LOOK_EVERY_S if due is None else min(due, 1.0))
-        except queue.Empty:
-            self._look()
-            return
-        if future is not None:
-            try:
-                self._then.pop(future)(future)
-            except Exception as error:
-                self._stop(error)
+            if not self._tasks.take(timeout_s):
+                self._look()
+        except Exception as error:
+            self._stop(error)
 
     def _stop(self, error: BaseException) -> None:
         """No sample can succeed any more: finish what is in flight, and raise ``error``."""
         self._fatal = self._fatal or error
         self._stopping.set()
-
-    def _submit(self, then: Callable[[Future[Any]], None], *call: Any) -> None:
-        future = self._pool.submit(*call)
-        self._then[future] = then
-        future.add_done_callback(self._ended.put)
 
     def _send_all(self) -> None:
         """Give the endpoints what they may have, the least busy one first."""
@@ -206,7 +191,7 @@ class Extractor:
             answers = endpoint.send([p.sample for p in group], [p.rids[-1] for p in group])
             return _Sent(group, answers, time.monotonic() - started)
 
-        self._submit(lambda future: self._sent(member, group, future), send)
+        self._tasks.submit(send, lambda future: self._sent(member, group, future))
 
     def _sent(self, member: _Member, group: Group, future: Future[_Sent]) -> None:
         """The server has done with a request: store its dumps, and look at its errors."""
@@ -215,9 +200,9 @@ class Extractor:
         for answer in sent.answers:
             if isinstance(answer, Exception) and reaction_to(answer) == "wait":
                 self._await(member, answer)  # before it is sent anything more
-        self._submit(
-            lambda stored: self._stored(member, group, stored),
+        self._tasks.submit(
             lambda: self._store(member.endpoint, sent),
+            lambda stored: self._stored(member, group, stored),
         )
 
     def _store(self, endpoint: Endpoint, sent: _Sent) -> list[Entry | Exception]:
@@ -272,7 +257,8 @@ class Extractor:
     ) -> None:
         """React to the error of a sample's try."""
         reaction = reaction_to(error)
-        index, tries = pending.sample.index, len(pending.rids)
+        index = pending.sample.index
+        pending.errors += reaction == "retry"
         if reaction == "stop":
             self._stop(error)
         elif reaction == "wait":
@@ -281,9 +267,9 @@ class Extractor:
             self._await(member, error)
         elif reaction == "fail" and not is_alone:
             self._scheduler.put_back(pending)  # a refusal of several does not say which is meant
-        elif reaction == "retry" and tries < self._parameters.max_attempts:
-            self._reporter.log.warning("[%d] try %d: %s", index, tries, error)
-            self._scheduler.put_off(pending, time.monotonic() + pause_s(tries))
+        elif reaction == "retry" and pending.errors < self._parameters.max_attempts:
+            self._reporter.log.warning("[%d] try %d: %s", index, len(pending.rids), error)
+            self._scheduler.put_off(pending, time.monotonic() + pause_s(pending.errors))
         else:
             self._fail(member, pending, error)
 
@@ -330,9 +316,9 @@ class Extractor:
         if not member.load.is_away:
             member.load.is_away = True
             self._reporter.log.error("waiting for the server: %s", error)
-            self._submit(
-                lambda future: self._returned(member, future),
+            self._tasks.submit(
                 lambda: member.endpoint.await_return(error, self._stopping),
+                lambda future: self._returned(member, future),
             )
 
     def _returned(self, member: _Member, future: Future[None]) -> None:

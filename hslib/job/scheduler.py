@@ -23,7 +23,8 @@ class PendingSample:
 
     sample: Sample
     rids: list[str] = field(default_factory=list)  # of every try; an old one may be answered late
-    losses: int = 0  # how often its server went away while it was asked for it
+    errors: int = 0  # tries that went wrong, and not for want of a server
+    losses: int = 0  # tries whose server went away
     is_suspect: bool = False  # goes with nothing else in flight
 
 
