@@ -22,7 +22,8 @@ import psutil
 import ray
 from common import arguments, report, tiny_models
 
-from hslib.cluster.cluster import Cluster, open_cluster
+from hslib.cluster.cluster import Cluster
+from hslib.cluster.opening import open_cluster
 from hslib.cluster.replica import ReplicaFacts, ShardReport
 from hslib.cluster.shard_run import ShardRun
 from hslib.cluster.shards import Shard

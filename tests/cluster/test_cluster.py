@@ -135,6 +135,7 @@ def test_a_killed_actor_loses_and_repeats_nothing(parameters: Any) -> None:
     assert "replica 0 is lost" in (wanted.run_path / "extraction.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_server_that_goes_away_is_replaced_with_its_replica(parameters: Any) -> None:
     wanted = parameters("slow", "drops-at-60", server_wait_s=0.5)
     assert run(wanted).is_whole
@@ -228,6 +229,7 @@ def test_replicas_write_to_a_bucket_and_one_that_is_killed_loses_and_repeats_not
     assert "replica 0 is lost" in (wanted.run_path / "extraction.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_row_that_changes_meanwhile_ends_the_job_when_what_is_in_flight_is_stored(
     parameters: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +252,7 @@ def test_a_row_that_changes_meanwhile_ends_the_job_when_what_is_in_flight_is_sto
     assert_all_once(wanted.store_path)
 
 
+@pytest.mark.slow
 def test_a_replica_that_is_lost_when_a_job_ends_is_started_again_for_the_next(
     parameters: Any,
 ) -> None:

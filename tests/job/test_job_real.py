@@ -253,7 +253,7 @@ def test_a_second_job_in_the_same_dump_directory_is_refused(parameters: Any) -> 
     fleet = open_endpoints(parameters())
     job = extract.prepare(parameters(), fleet)
     with (
-        Lock(fleet.dump_paths[0] / ".lock", "the dump directory"),
+        Lock(fleet.disks()["dumps"] / ".lock", "the dump directory"),
         pytest.raises(JobError, match="in use by another job"),
     ):
         extract.run(job, fleet)
@@ -268,7 +268,7 @@ def test_a_row_whose_dump_stays_wrong_fails_with_its_reason_and_is_retried_when_
         return validate(dump, sample, expected)
 
     with monkeypatch.context() as patch:
-        patch.setattr("hslib.job.lane.validate", refuse_sample_3)
+        patch.setattr("hslib.server.endpoint.validate", refuse_sample_3)
         result = run(parameters())
     assert list(result.failed) == [3]
     assert "made wrong by the test" in result.failed[3]
