@@ -1,5 +1,6 @@
 """A job from its parameters to its result; resumable at any point."""
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -10,13 +11,15 @@ from hslib.job import (
     Progress,
     ProgressState,
     Result,
+    is_at_work,
     prepare,
+    read_progress,
     record_plan,
     result_of,
 )
 from hslib.parameters import ExtractionParameters, StoreParameters
 from hslib.server import Endpoints, endpoints
-from hslib.store import Store, StoreWriter
+from hslib.store import Store, StoreWriter, find_store
 
 __all__ = ["Job", "Result", "open_servers", "prepare", "require_store", "run"]
 
@@ -91,11 +94,19 @@ def require_store(
         StoreError: another run's store is not there.
         HslibError: the demo could not be extracted.
     """
-    if parameters.is_demo and not (parameters.run_path / "store/manifest.json").exists():
+    if parameters.is_demo and _is_unfinished(parameters):
         _extract_demo(parameters, show)
     store = Store(parameters.store_path)
     show(f"ready: {len(store)} samples are in the store")
     return store
+
+
+def _is_unfinished(parameters: StoreParameters) -> bool:
+    """Whether there is no store yet, or the job that made it did not come to its end."""
+    job = read_progress(parameters.run_path)
+    return find_store(parameters.store_path) is None or (
+        job is not None and job.state != "finished" and not is_at_work(job, time.time())
+    )
 
 
 def _extract_demo(parameters: StoreParameters, show: Callable[[str], None]) -> None:

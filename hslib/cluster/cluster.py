@@ -32,6 +32,7 @@ class ReplicaHandle:
     state: str = "waiting for room"
     facts: ReplicaFacts | None = None  # None: its server is not up
     shard: Shard | None = None  # in work
+    is_over: bool = False  # given up
     starts: int = 0  # without a shard finished between
     ok: int = 0  # rows of this job
     began_at: float = 0.0  # when it got its first shard of this job
@@ -40,10 +41,6 @@ class ReplicaHandle:
     @property
     def is_idle(self) -> bool:
         return self.facts is not None and self.shard is None
-
-    @property
-    def is_over(self) -> bool:
-        return self.state.startswith("given up")
 
     def silent_s(self) -> float:
         """For how long nothing was heard of it."""
@@ -70,7 +67,7 @@ class Cluster:
     Args:
         make_actor: number -> a Ray actor with :class:`hslib.cluster.replica.Replica`'s methods,
             which Ray restarts when its process dies.
-        is_ours: whether Ray was started for this job.
+        is_ours: whether this process joined Ray for this job, and so leaves it at the end.
     """
 
     def __init__(self, num_replicas: int, make_actor: Callable[[int], Any], is_ours: bool) -> None:
@@ -123,6 +120,7 @@ class Cluster:
         replica.facts = None
         if replica.starts >= MOST_STARTS:
             replica.state = f"given up after {replica.starts} starts: {first_line(why)}"
+            replica.is_over = True
             return
         replica.starts += 1
         replica.state = "waiting for room"

@@ -18,6 +18,12 @@ def connect(address: str, replicas: int) -> bool:
     import ray
 
     if ray.is_initialized():
+        joined = ray.get_runtime_context().gcs_address
+        if address not in ("local", "auto", joined):
+            raise ServerError(
+                f"this process has joined the Ray cluster at {joined}, not the one at {address}",
+                fix="restart the kernel, or use the same ray_address",
+            )
         return False
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address == "local":

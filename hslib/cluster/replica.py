@@ -14,7 +14,7 @@ import tenacity
 
 from hslib.cluster.messages import FailedRow, ReplicaFacts, ShardReport
 from hslib.cluster.shards import Shard
-from hslib.errors import JobError
+from hslib.errors import JobError, ServerError
 from hslib.job import Extractor, open_log
 from hslib.parameters import ExtractionParameters
 from hslib.server import Endpoints, launch, open_endpoints
@@ -97,7 +97,8 @@ class Replica:
             HslibError, OSError: the server, or the store, is of no use any more; everything
                 committed before stays.
         """
-        assert self._endpoints is not None, "start() comes first"
+        if self._endpoints is None:  # Ray has restarted this actor
+            raise ServerError("this replica's process was restarted, and has no server yet")
         self._reporter = ShardReporter(shard.name, open_log(parameters.run_path / "extraction.log"))
         with _open_writer(parameters, manifest, shard) as writer, self._endpoints.claimed():
             before = writer.stored()

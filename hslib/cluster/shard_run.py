@@ -112,7 +112,7 @@ class ShardRun:
             for replica in self._cluster.replicas:
                 if replica.shard is not None and replica.silent_s() > self._patience_s:
                     self._kill(replica)
-        except (HslibError, OSError) as error:
+        except Exception as error:
             self._stop(error)
 
     def _hand_out(self) -> None:
@@ -165,11 +165,12 @@ class ShardRun:
         """A shard ended with an error: another replica may do better, or none can."""
         if not _is_the_replicas(error):
             replica.state = f"stopped: {first_line(error)}"
+            replica.facts = None  # checked anew before another job
             self._stop(JobError(f"replica {replica.number} stopped the job: {error}"))
             return
         self._progress.log.error("replica %d is lost: %s", replica.number, first_line(error))
         self._lose(shard)
-        replica.state = "lost"
+        replica.state, replica.facts = "lost", None
         if not self._stopping:
             self._cluster.start(replica, str(error))
 
@@ -203,9 +204,11 @@ class ShardRun:
                 report.request_s,
                 new,
             )
-        for row in report.failures[len(before.failures) :]:
-            self._progress.failed(row.index, row.num_tokens, row.check, row.reason)
-        if report.ok >= before.ok:
+        known = {row.index for row in before.failures}
+        for row in report.failures:
+            if row.index not in known:
+                self._progress.failed(row.index, row.num_tokens, row.check, row.reason)
+        if report.ok + len(report.failures) >= before.ok + len(before.failures):
             self._counted[shard.number] = report
 
     def _require_replicas(self) -> None:

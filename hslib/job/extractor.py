@@ -1,7 +1,8 @@
 """The extractor: samples in, stored samples out, on one or more endpoints.
 
-One thread decides, and a pool of threads waits for servers and disks. What an error means is
-decided by :func:`reaction_to`, a function of values; what is sent next by the scheduler.
+One thread decides; a pool of threads waits for the servers and stores what they dumped. What an
+error means is decided by :func:`reaction_to`, a function of values; what is sent next by the
+scheduler.
 """
 
 import itertools
@@ -146,10 +147,11 @@ class Extractor:
                 self._reporter.log.warning("interrupted: finishing what is in flight")
             if not self._stopping.is_set():
                 self._send_all()
-            due = self._scheduler.wait_s(time.monotonic())
-            if not self._tasks and (self._stopping.is_set() or due is None):
+            due_s = self._scheduler.wait_s(time.monotonic())
+            if not self._tasks and (self._stopping.is_set() or due_s is None):
                 return
-            self._take(_LOOK_EVERY_S if due is None else min(due, _LOOK_EVERY_S))
+            # what is due already waits for a server, and not for the clock
+            self._take(min(due_s or _LOOK_EVERY_S, _LOOK_EVERY_S))
 
     def _take(self, timeout_s: float) -> None:
         """Go on with what has ended; where nothing does, look at the dump directories."""
@@ -175,7 +177,7 @@ class Extractor:
                         break
                 else:
                     return
-        except (HslibError, OSError) as error:  # the dataset can't be read on
+        except Exception as error:  # the dataset can't be read on
             self._stop(error)
 
     def _send(self, member: _Member, group: Group) -> None:
@@ -246,7 +248,10 @@ class Extractor:
                 if len(pending.rids) > 1:  # what its other tries left takes up room
                     member.endpoint.remove(pending.rids)
             else:
-                self._meet(member, pending, outcome, is_alone=len(group) == 1)
+                try:
+                    self._meet(member, pending, outcome, is_alone=len(group) == 1)
+                except (HslibError, OSError) as error:  # others of the group may be stored
+                    self._stop(error)
 
     def _meet(
         self,
@@ -334,9 +339,14 @@ class Extractor:
         elif not self._is_closed:
             member.load.is_over = True
             others = sum(not other.load.is_over for other in self._members)
-            if not others:
+            if others:
+                self._reporter.log.error("going on with %d other server(s): %s", others, error)
+            elif not self._has_no_more():
                 raise error
-            self._reporter.log.error("going on with %d other server(s): %s", others, error)
+
+    def _has_no_more(self) -> bool:
+        """Whether every sample has its outcome; the job needs no server then."""
+        return not self._tasks and self._scheduler.is_empty()
 
 
 def pause_s(tries: int) -> float:

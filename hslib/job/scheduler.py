@@ -1,8 +1,9 @@
 """Which samples a server is sent next. Decisions only: no threads, no clock of its own, no I/O.
 
 Samples go out in the dataset's order, short ones together. One that must be tried again goes by
-itself, after a pause. One that was there when servers went away comes last, with nothing else in
-flight: so a row that kills servers is found, and takes no others with it.
+itself, after a pause. One that was in flight when its server went away is tried by itself too; the
+last time allowed it comes after all others, with nothing else in flight. So a row that kills
+servers is found, and takes no others with it.
 """
 
 import heapq
@@ -75,7 +76,8 @@ class Scheduler:
         most_samples: of one request.
         most_tokens: of one request; a longer sample goes alone.
         state_bytes: of one token.
-        most_losses: servers that a sample may cost, the last of them alone.
+        most_losses: servers that a sample may cost before it is blamed; two at least, since the
+            last of them it must have had for itself.
     """
 
     def __init__(
@@ -157,6 +159,14 @@ class Scheduler:
         else:
             self.put_back(pending)
         return True
+
+    def is_empty(self) -> bool:
+        """Whether no sample waits, nor is to be read yet."""
+        if not self._first:
+            group = next(self._groups, None)
+            if group is not None:
+                self._first.append([PendingSample(sample) for sample in group])
+        return not (self._first or self._later or self._suspects)
 
     def wait_s(self, now: float) -> float | None:
         """Seconds until a sample that was put off is due; None when there is none."""

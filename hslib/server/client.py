@@ -78,6 +78,10 @@ class ServerClient:
         return self
 
     def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
         self._http.close()
 
     def prefill(

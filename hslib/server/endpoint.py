@@ -21,7 +21,7 @@ from hslib.server.client import ServerClient
 from hslib.server.dumps import DUMP_SHARE, Dump, DumpDir
 from hslib.server.validate import validate
 
-MOST_RESTARTS = 3  # of a server, without a sample taken between
+MOST_RESTARTS = 3  # of a server without a sample between; or ``max_attempts``, if that is more
 _LOOK_EVERY_S = 0.5  # while a server is away
 
 Answer = Dump | DumpError | RequestError
@@ -103,7 +103,11 @@ class Endpoint:
         """
         self._lock = Lock(self.dumps.root / ".lock", f"dump directory {self.dumps.root}")
         self._lock.acquire()
-        self.dumps.clear(self.leftovers())
+        try:
+            self.dumps.clear(self.leftovers())
+        except BaseException:
+            self._lock.release()
+            raise
 
     def release(self) -> None:
         """Empty the dump directory of late answers and unlock it."""
@@ -183,11 +187,11 @@ class Endpoint:
         deadline = time.monotonic() + self.parameters.server_wait_s
         time.sleep(0.2)  # a server that drops connections and stays up must not be hammered
         while not self._is_back():
+            if is_stopping.is_set():
+                raise self._lost("is gone", error)
             if self._is_ours() and self._is_lost():
                 self._start_again(error)
                 return
-            if is_stopping.is_set():
-                raise self._lost("is gone", error)
             if time.monotonic() > deadline:
                 raise self._lost(f"did not come back in {self.parameters.server_wait_s:g} s", error)
             time.sleep(_LOOK_EVERY_S)
@@ -215,10 +219,11 @@ class Endpoint:
 
     def _move_to(self, own: OwnServer) -> None:
         self.url, self.dumps = own.url, DumpDir(own.dump_path)
+        self._client.close()
         self._client = self._new_client()
 
     def _start_again(self, error: Exception) -> None:
-        if self.restarts >= MOST_RESTARTS:
+        if self.restarts >= max(MOST_RESTARTS, self.parameters.max_attempts):
             raise self._lost(f"died {self.restarts + 1} times without a sample between", error)
         assert self.own is not None
         self.restarts += 1
@@ -234,8 +239,10 @@ class Endpoint:
             with ServerClient(self.url, self.api_key, 60.0) as client:
                 self._accept(check_server(client, self.dumps))
         except (RequestError, ServerError) as error:
-            # a dying server may answer once more, and be gone when the canary comes
-            if isinstance(error, ServerError) and not error.fields.get("down"):
+            # a dying server may answer once more, and be gone when the canary comes; and the dump
+            # directory of a server that lives may have been made anew, without its plugin.json
+            is_passing = error.fields.get("down") or self.dumps.plugin() is None
+            if isinstance(error, ServerError) and not is_passing:
                 raise
             return False
         return True
@@ -260,6 +267,7 @@ class Endpoint:
 
     def close(self) -> str:
         """Stop the server if it was started for a job; says what was done."""
+        self._client.close()
         if self.own is None or not self.own.is_the_jobs:
             return "The server was running before and stays."
         self.own.stop()

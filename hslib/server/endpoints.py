@@ -121,11 +121,17 @@ def _named(url: str, dumps: DumpDir, parameters: ExtractionParameters) -> Endpoi
 def _own(parameters: ExtractionParameters, on_progress: Callable[[str], None]) -> Endpoint:
     """The run's server, or one that is started for the job."""
     state = launch.read_state(parameters.run_path)
-    if state is None or not is_alive(state):
+    is_new = state is None or not is_alive(state)
+    if state is None or is_new:
         state = launch.start(_for_job(parameters), on_progress)
     own = RunServer(parameters, state)
-    key, check = read_api_key(state.api_key_env), launch.check_server(state)
-    return _kind(parameters)(own.url, DumpDir(own.dump_path), key, check, parameters, own)
+    try:
+        key, check = read_api_key(state.api_key_env), launch.check_server(state)
+        return _kind(parameters)(own.url, DumpDir(own.dump_path), key, check, parameters, own)
+    except BaseException:
+        if is_new:
+            own.stop()
+        raise
 
 
 class RunServer:
@@ -151,16 +157,12 @@ class RunServer:
         return is_alive(self._state)
 
     def start_again(self) -> ServerCheck:
-        """Start another in place of one that died; the old log stays beside the new.
+        """Start another in place of one that died; its log is kept as ``server.1.log`` and so on.
 
         Raises:
             ServerError: it can't be started or trusted.
         """
-        run_path = self._parameters.run_path
-        launch.stop(run_path)  # what its group has left
-        log = run_path / "server.log"
-        if log.exists():
-            log.rename(run_path / f"server.{len(list(run_path.glob('server.*.log'))) + 1}.log")
+        launch.stop(self._parameters.run_path)  # what its group has left
         self._state = launch.start(_for_job(self._parameters))
         return launch.check_server(self._state)
 

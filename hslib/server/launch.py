@@ -98,6 +98,8 @@ def launch(plan: LaunchPlan) -> ServerState:
     run_path.mkdir(parents=True, exist_ok=True)
     (parameters.dump_path / "plugin.json").unlink(missing_ok=True)
     log = run_path / "server.log"
+    if parameters.for_job:
+        keep_log(log)
     launched_at = time.time()
     pid = spawn(command(plan), environment(plan), log)
     state = ServerState(
@@ -119,6 +121,13 @@ def launch(plan: LaunchPlan) -> ServerState:
         stop_group(state, patience_s=0.0)  # without server.json nothing would find it again
         raise
     return state
+
+
+def keep_log(log: Path) -> None:
+    """Move a log out of the way of the next server's: ``server.log`` to ``server.3.log``."""
+    if log.exists():
+        kept = [int(path.name.split(".")[1]) for path in log.parent.glob("server.[0-9]*.log")]
+        log.rename(log.with_name(f"server.{max(kept, default=0) + 1}.log"))
 
 
 def spawn(arguments: list[str], variables: dict[str, str], log: Path) -> int:

@@ -1,7 +1,8 @@
 """Clear and scan: dumps under names that are the server's own, as in the case study.
 
 Before a request the dump directory is emptied; whatever appears after it must be that row's. So
-one row is in flight at a time, and two dumps after one request are an error that shows both.
+one row is in flight at a time, and two dumps after one request are an error that shows both. A row
+that is being stored may lose its files to the next request's clearing: its dump is mapped by then.
 """
 
 import time

@@ -1,7 +1,7 @@
 """A line of the journal, and what lines together mean. Pure.
 
-Lines of several journals have no common order and need none: an ``ok`` line is live until a
-``revoked`` line names its ``entry``.
+Lines of several journals have no common order: an ``ok`` line is live until a ``revoked`` line
+names its ``entry``, and of two that live the later ``finished_at`` counts.
 """
 
 import uuid
@@ -91,10 +91,16 @@ class JournalState:
 def combine(entries: Iterable[Entry]) -> JournalState:
     """Reduce the lines of any number of journals, in any order, to their state. Pure.
 
-    A live ``ok`` beats a failure; of several live ones the latest counts.
+    A live ``ok`` beats a failure; of several live lines the one with the latest ``finished_at``
+    counts. A failure that an ``ok`` has followed does not come back when that one is revoked.
     """
     lines = list(entries)
     revoked = {entry.revokes for entry in lines if entry.status == "revoked"}
+    succeeded: dict[int, float] = {}  # when a row was stored last, whether that line lives or not
+    for entry in lines:
+        if entry.status == "ok":
+            latest = max(succeeded.get(entry.index, 0.0), entry.finished_at)
+            succeeded[entry.index] = latest
     found: dict[str, dict[int, Entry]] = {"ok": {}, "failed": {}, "rejected": {}}
     for entry in lines:
         if entry.status == "revoked" or entry.entry in revoked:
@@ -103,6 +109,10 @@ def combine(entries: Iterable[Entry]) -> JournalState:
         if kept is None or kept.finished_at <= entry.finished_at:
             found[entry.status][entry.index] = entry
     stored = dict(sorted(found["ok"].items()))
-    failed = {i: e for i, e in sorted(found["failed"].items()) if i not in stored}
+    failed = {
+        i: e
+        for i, e in sorted(found["failed"].items())
+        if i not in stored and e.finished_at > succeeded.get(i, -1.0)
+    }
     rejected = {i: e for i, e in sorted(found["rejected"].items()) if i not in stored}
     return JournalState(stored, failed, rejected)

@@ -1,6 +1,7 @@
 """Writing to a store: a sample's file first, then its line in the journal."""
 
 import dataclasses
+import secrets
 import time
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
@@ -65,9 +66,10 @@ class StoreWriter:
             self.manifest = write_or_check_manifest(self.storage, manifest)
             shard = f".{shard_index}-of-{num_shards}"
             own = f".part-{part}" if part else ""
-            self._suffix = f"{shard}{own}.tmp"
+            # of its own: a thread that was abandoned may still write under the one before
+            self._suffix = f"{shard}{own}.{secrets.token_hex(3)}.tmp"
             # the locks show that the writers of these files are gone, and their parts with them
-            self.storage.sweep(f"{shard}{own or '*'}.tmp")
+            self.storage.sweep(f"{shard}{own}*.tmp")
             self._journal = self.storage.journal(self._name, self._lock)
         except BaseException:
             self._lock.release()

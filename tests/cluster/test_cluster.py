@@ -260,7 +260,8 @@ def test_a_replica_that_is_lost_when_a_job_ends_is_started_again_for_the_next(
     with opened(wanted) as servers:
         assert extract.run(extract.prepare(wanted, servers), servers).is_whole
         lost = servers.replicas[1]
-        lost.facts, lost.state = None, "lost"
+        assert lost.facts is not None
+        os.kill(lost.facts.pid, signal.SIGKILL)  # between two jobs
         wanted = wanted.model_copy(update={"limit": 0})
         assert extract.run(extract.prepare(wanted, servers), servers).is_whole
         assert lost.facts is not None or lost in servers.starting.values()

@@ -617,3 +617,38 @@ def test_a_dump_directory_that_is_removed_is_named_at_once_and_the_job_goes_on_l
     assert removed_at[1] - removed_at[0] < 5
     assert "enable-linger" in (wanted.run_path / "extraction.log").read_text()
     assert_store_is_right(wanted.store_path)
+
+
+def test_a_try_that_is_due_while_its_server_is_away_keeps_no_core_busy(
+    fake: FakeServer, parameters: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row is to be tried again when another's request is dropped and the server goes."""
+    from hslib.job.tasks import Tasks
+
+    port = int(fake.url.rsplit(":", 1)[1])
+    turns = 0
+    take = Tasks.take
+
+    def counting(tasks: Tasks, timeout_s: float) -> bool:
+        nonlocal turns
+        turns += 1
+        return take(tasks, timeout_s)
+
+    def misbehave(rid: str, _ids: np.ndarray, attempt: int) -> int | None:
+        if rid.startswith("hs-2-") and attempt == 1:
+            return 500
+        if rid.startswith("hs-3-") and attempt == 1:
+            threading.Thread(target=restart, daemon=True).start()
+            time.sleep(0.2)
+            return DROP
+        return None
+
+    def restart() -> None:
+        fake.stop()
+        time.sleep(3.0)
+        fake.start(port)
+
+    monkeypatch.setattr(Tasks, "take", counting)
+    fake.misbehave = misbehave
+    assert run(parameters(concurrency=1, samples_per_request=1)).is_whole
+    assert turns < 120

@@ -127,7 +127,7 @@ def test_a_server_that_dies_time_and_again_ends_the_job(
     model_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
     everything = tuple(range(12))
-    wanted = job(rows(12, deadly=everything), model_of("llama"), tmp_path, max_attempts=9)
+    wanted = job(rows(12, deadly=everything), model_of("llama"), tmp_path, max_attempts=3)
     with pytest.raises(JobError, match=f"died {MOST_RESTARTS + 1} times without a sample between"):
         run(wanted)
     assert len(Store(wanted.store_path)) == 0

@@ -100,6 +100,17 @@ def test_the_latest_of_several_live_lines_counts() -> None:
     assert combine([early, late]).stored == combine([late, early]).stored == {0: late}
 
 
+def test_a_failure_that_was_followed_by_success_does_not_come_back_when_that_is_revoked() -> None:
+    """The row is new work then: its file was lost, or it changed."""
+    failed = Entry(index=5, id="r", status="failed", finished_at=1.0)
+    ok = Entry(index=5, id="r", status="ok", finished_at=2.0)
+    revoked = Entry(index=5, id="r", status="revoked", revokes=ok.entry, finished_at=3.0)
+    for lines in ([failed, ok, revoked], [revoked, ok, failed]):
+        assert combine(lines) == combine([])
+    again = Entry(index=5, id="r", status="failed", finished_at=4.0)
+    assert combine([failed, ok, revoked, again]).failed == {5: again}
+
+
 def test_journal_names_tell_shards_apart() -> None:
     assert journal_name(0, 1) == "journal.jsonl"
     assert journal_name(3, 8) == "journal-00003-of-00008.jsonl"
