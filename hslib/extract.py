@@ -116,10 +116,10 @@ def _extract_demo(parameters: StoreParameters, show: Callable[[str], None]) -> N
         show(f"extracting the demo: {state.ok} of {state.asked}")
 
     extraction = ExtractionParameters(run_dir=parameters.run_dir)
-    fleet = endpoints.open_endpoints(
+    servers = endpoints.open_endpoints(
         extraction, lambda line: show(f"starting the demo's server: {line}")
     )
     try:
-        run(prepare(extraction, fleet), fleet, tell).require_whole()
+        run(prepare(extraction, servers), servers, tell).require_whole()
     finally:
-        fleet.close()
+        servers.close()
