@@ -7,35 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
+from make.progress import progress as state
 
 from hslib.__main__ import main
 from hslib.job import watch
-from hslib.job.progress import Progress, ProgressState, free_bytes
-
-
-def state(**changes: object) -> ProgressState:
-    facts: dict[str, object] = {
-        "state": "running",
-        "pid": 7,
-        "started_at": 900.0,
-        "updated_at": 1000.0,
-        "asked": 100,
-        "ok": 30,
-        "failed": 3,
-        "rejected": 2,
-        "already_done": 5,
-        "stored": 35,
-        "num_tokens": 9000,
-        "size_bytes": 500_000_000,
-        "samples_per_s": 0.3,
-        "tokens_per_s": 90.0,
-        "mb_per_s": 5.0,
-        "eta_s": 600.0,
-        "last_index": 41,
-        "reasons": {"checksum": 1, "rows": 2},
-        "free_bytes": {"dumps": 3_000_000_000, "the store": 36_000_000_000},
-    }
-    return ProgressState.model_validate({**facts, **changes})
+from hslib.job.progress import Progress, free_bytes
 
 
 def test_a_view_tells_progress_failures_by_reason_and_disk_left() -> None:
