@@ -158,22 +158,27 @@ class Endpoint:
         self.dumps.clear(names)
 
     def require_dump_dir(self) -> None:
-        """Raises :class:`RequestError` (``down``) when somebody removed the dump directory."""
+        """Raises :class:`RequestError` (``down``) when the dump directory is removed or emptied."""
         gone = self._gone()
         if gone is not None:
             raise gone
 
     def _gone(self) -> RequestError | None:
-        if self.dumps.root.is_dir():
+        if self._is_marked():
             return None
+        how = "was emptied" if self.dumps.root.is_dir() else "was removed"
         return RequestError(
-            f"the dump directory {self.dumps.root} was removed while the job runs",
+            f"the dump directory {self.dumps.root} {how} while the job runs",
             down=True,
             dump_dir_gone=True,
             fix="systemd-logind empties a user's /dev/shm at logout (RemoveIPC=yes): run "
             "`loginctl enable-linger`, or set dump_dir to a tmpfs of your own; "
             + ("the job starts its server again" if self._is_ours() else "start the server again"),
         )
+
+    def _is_marked(self) -> bool:
+        """Whether the dump directory has its server's plugin.json."""
+        return self.dumps.plugin_mark() != (0, 0)
 
     def await_return(self, error: Exception, is_stopping: threading.Event) -> None:
         """Return when a server that went away is back, and is the one that the job began with.
@@ -203,7 +208,7 @@ class Endpoint:
     def _is_lost(self) -> bool:
         """Whether the run's server can't come back by itself."""
         assert self.own is not None
-        return not (self.own.is_alive() and self.dumps.root.is_dir())
+        return not (self.own.is_alive() and self._is_marked())
 
     def _lost(self, how: str, error: Exception) -> JobError:
         return JobError(
@@ -233,7 +238,7 @@ class Endpoint:
 
     def _is_back(self) -> bool:
         """Whether the server answers and passes its check; it may go away again meanwhile."""
-        if not (self._client.is_up() and self.dumps.root.is_dir()):
+        if not (self._client.is_up() and self._is_marked()):
             return False
         try:
             with ServerClient(self.url, self.api_key, 60.0) as client:
