@@ -23,9 +23,9 @@ from hslib.store.bucket import lock as bucket_lock
 
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Notebook 06 trains drafters for minutes: its cells are compared in the slow part."""
+    """Notebook 06 trains for minutes, and 02 starts a server as 03 does: in the slow part."""
     for item in items:
-        if item.path.name == "06_training_export.ipynb":
+        if item.path.name in ("02_server_launch.ipynb", "06_training_export.ipynb"):
             item.add_marker(pytest.mark.slow)
 
 

@@ -19,7 +19,7 @@ from hslib.server import launch as server
 from hslib.server.dumps import DumpDir, request_id
 from hslib.server.validate import validate
 
-_QUICK = ("llama", "deepseek_v3")  # the plainest, and the architecture of the demo
+_QUICK = ("llama",)  # the demo's architecture is in the demo's own tests
 
 
 @pytest.fixture(

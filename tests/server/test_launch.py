@@ -286,10 +286,9 @@ def test_a_run_without_a_server_says_so(tmp_path: Path) -> None:
 
 
 class Starts(NamedTuple):
-    """Four servers started side by side: two that must not come up, two that must not do."""
+    """Three servers started side by side: one that must not come up, two that must not do."""
 
-    broken: tuple[ServerParameters, Future[server.ServerState]]
-    incapable: tuple[ServerParameters, Future[server.ServerState]]
+    incapable: Future[server.ServerState]
     cached: server.ServerState
     plain: server.ServerState
 
@@ -305,22 +304,18 @@ def starts(
         places = {"run_dir": str(root / name), "dump_dir": str(root / f"{name}-dumps")}
         return ServerParameters(model_path=str(model), layers="1,3,5", **places, **values)
 
-    broken = wanted("broken", cut_weights(llama, root / "broken-model"))
     incapable = wanted("incapable", model_of("olmo2"))
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor() as pool:
         patch.setenv("HSLIB_TEST_KEY", "the-secret-key")
         # these two change what the others would read, so they go first
         cached = launch_with_cache(wanted("cached", llama, api_key_env="HSLIB_TEST_KEY"))
         plain = launch_without_plugin(wanted("plain", llama), warm)
-        cold, refused = server.spawn, incapable.model_path
-        patch.setattr(
-            server, "spawn", lambda a, *more: (warm.spawn if refused in a else cold)(a, *more)
-        )
-        futures = [pool.submit(server.start, p) for p in (broken, incapable)]
+        patch.setattr(server, "spawn", warm.spawn)
+        refused = pool.submit(server.start, incapable)
         try:
             for state in (cached, plain):
                 server.wait_ready(state, 300)
-            yield Starts((broken, futures[0]), (incapable, futures[1]), cached, plain)
+            yield Starts(refused, cached, plain)
         finally:
             end_server(cached)
             end_server(plain)
@@ -365,22 +360,28 @@ def left_behind(parameters: ServerParameters) -> list[psutil.Process]:
     return found
 
 
-def test_a_server_that_dies_while_loading_is_told_with_its_last_lines(starts: Starts) -> None:
-    parameters, future = starts.broken
+@pytest.mark.slow
+def test_a_server_that_dies_while_loading_is_told_with_its_last_lines(
+    model_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    parameters = ServerParameters(
+        run_dir=str(tmp_path / "broken"),
+        dump_dir=str(tmp_path / "dumps"),
+        model_path=str(cut_weights(model_of("llama"), tmp_path / "model")),
+        layers="1,3,5",
+    )
     with pytest.raises(ServerError, match="died while starting") as caught:
-        future.result(300)
+        server.start(parameters)
     assert "safetensors" in str(caught.value).lower()
     assert left_behind(parameters) == []
     assert not server.state_path(parameters.run_path).exists()
 
 
 def test_a_model_that_cannot_capture_is_refused_at_start_with_its_class(starts: Starts) -> None:
-    parameters, future = starts.incapable
     with pytest.raises(
         ServerError, match=r"Olmo2ForCausalLM, boundary 1: the layer has no input norm"
     ):
-        future.result(300)
-    assert not server.state_path(parameters.run_path).exists()
+        starts.incapable.result(300)
 
 
 @pytest.fixture(scope="module")

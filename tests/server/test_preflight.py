@@ -155,6 +155,7 @@ def test_a_trusted_tokenizer_is_left_to_the_server(own_tokenizer: Path, tmp_path
     assert TRUST_FLAG in command_line.command(plan)
 
 
+@pytest.mark.slow
 def test_a_model_type_that_is_code_in_the_folder_is_refused_with_the_flag(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -17,6 +17,8 @@ from hslib.store import Store, StoreWriter
 from hslib.store.bucket import lock as objectlock
 from hslib.store.bucket import storage as objectjournal
 
+pytestmark = pytest.mark.slow  # many requests each; the contract's are in the quick part
+
 SAMPLES = [random_sample(i, 5 + i) for i in range(4)]
 
 
@@ -26,6 +28,7 @@ SAMPLES = [random_sample(i, 5 + i) for i in range(4)]
 def test_a_journal_goes_on_in_segments_and_concurrent_lines_are_all_there(
     bucket: Bucket, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+
     monkeypatch.setattr(objectjournal, "SEGMENT_BYTES", 2000)
     with StoreWriter(bucket.url, manifest()) as writer, ThreadPoolExecutor(8) as pool:
         list(pool.map(writer.record, map(failure, range(80))))
