@@ -153,10 +153,11 @@ def prepare(parameters: ExtractionParameters, servers: Servers) -> Job:
     dataset = Dataset(parameters.dataset_file, _limits(parameters, servers), parameters.limit)
     survey = dataset.survey()
     require_masks(survey, parameters.max_zero_mask_share)
-    if parameters.strict and survey.rejections:
+    if survey.rejections and (parameters.strict or not survey.rows):
         first = survey.rejections[0]
+        why = "strict is set" if survey.rows else "none is left"
         raise DatasetError(
-            f"{len(survey.rejections)} rows are rejected and strict is set; the first: row "
+            f"{len(survey.rejections)} rows are rejected and {why}; the first: row "
             f"{first.index}, {first.reason}: {first.detail}",
             fix=first.fix,
             indices=[r.index for r in survey.rejections[:20]],

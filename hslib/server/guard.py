@@ -24,7 +24,9 @@ class _Server(NamedTuple):
 
 def watch_over(group: Group) -> None:
     """Stop the group when this process ends; the guard itself ends with the group's leader."""
-    command = [sys.executable, "-m", "hslib.server.guard", str(group.pid), group.process_mark]
+    # not -m: hslib.server imports this module, which runpy warns of
+    start = "from hslib.server import guard; guard.main()"
+    command = [sys.executable, "-c", start, str(group.pid), group.process_mark]
     guard = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
     )
@@ -44,7 +46,3 @@ def main() -> None:
         if not is_alive(server):
             break  # its children may outlive it: they are stopped below
     stop_group(server)
-
-
-if __name__ == "__main__":
-    main()

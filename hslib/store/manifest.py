@@ -108,7 +108,7 @@ def read_manifest(storage: "Storage") -> Manifest:
         raise StoreError(
             "this is not a store: it has no manifest.json",
             path=str(storage.url),
-            fix="check store_dir",
+            fix="give the store's own folder: RUN_DIR/store, unless store_dir was set",
         ) from None
     except pydantic.ValidationError as error:
         raise StoreError(

@@ -138,6 +138,9 @@ class Store:
     def _read_journals(self) -> JournalState:
         return combine(self.storage.entries())
 
+    def __repr__(self) -> str:
+        return f"Store({str(self.path)!r}: {len(self)} samples, {self.manifest.states_sentence()})"
+
     @property
     def entries(self) -> dict[int, Entry]:
         """Index -> journal line of each stored sample, ascending."""

@@ -49,7 +49,7 @@ def guards_of(pid: int) -> list[int]:
     return [
         int(path.name)
         for path in Path("/proc").glob("[0-9]*")
-        if f"hslib.server.guard\0{pid}\0".encode() in read(path / "cmdline")
+        if f"guard.main()\0{pid}\0".encode() in read(path / "cmdline")
     ]
 
 
