@@ -4,6 +4,7 @@ A dump is a directory with a ``done`` marker. Only :func:`request_id` gives name
 nothing of HTTP or of the store.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -196,6 +197,13 @@ class DumpDir:
         except FileNotFoundError:
             return (0, 0)
         return (found.st_ino, found.st_mtime_ns)
+
+    def discard(self) -> None:
+        """Remove the directory of a server that has ended, if nothing but the kit's files is left."""
+        for name in (".lock", *(path.name for path in self.root.glob("plugin*.json"))):
+            (self.root / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.root.rmdir()
 
     def free_bytes(self) -> int:
         """Bytes that the directory's file system has free."""

@@ -175,7 +175,10 @@ class RunServer:
         return True
 
     def stop(self) -> None:
+        """Stop it, and remove a dump directory that was made for it alone."""
         launch.stop(self._parameters.run_path)
+        if not self._parameters.dump_dir:
+            DumpDir(self.dump_path).discard()
 
 
 def _for_job(parameters: ExtractionParameters) -> ServerParameters:

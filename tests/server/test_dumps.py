@@ -216,3 +216,14 @@ def test_a_dump_whose_meta_counts_otherwise_is_refused(dumps: DumpDir) -> None:
     path = dumps.root / "d/meta.json"
     path.write_text(path.read_text().replace('"num_tokens": 12', '"num_tokens": 11'))
     refused(dumps, "num_tokens")
+
+
+def test_a_dump_directory_is_discarded_unless_somebodys_files_lie_there(tmp_path: Path) -> None:
+    for name, extra in (("own", ()), ("shared", ("notes.txt",))):
+        root = tmp_path / name
+        root.mkdir()
+        for file in (".lock", "plugin.json", "plugin.dp1.json", *extra):
+            (root / file).write_text("{}")
+        DumpDir(root).discard()
+    assert not (tmp_path / "own").exists()
+    assert [path.name for path in (tmp_path / "shared").iterdir()] == ["notes.txt"]
