@@ -199,7 +199,7 @@ class DumpDir:
         return (found.st_ino, found.st_mtime_ns)
 
     def discard(self) -> None:
-        """Remove the directory of a server that has ended, if nothing but the kit's files is left."""
+        """Remove the directory of a server that has ended, if only the kit's files are left there."""
         for name in (".lock", *(path.name for path in self.root.glob("plugin*.json"))):
             (self.root / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
