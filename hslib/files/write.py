@@ -1,7 +1,7 @@
 """Files written durably: temporary name, fsync, rename; large parts past the page cache."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +9,19 @@ import numpy as np
 PAGE, LARGE = 4096, 1 << 20  # tensors of 1 MB and more begin at a page
 
 
-def write_file(target: Path, parts: Iterable[bytes | memoryview], suffix: str) -> None:
+def write_file(
+    target: Path,
+    parts: Iterable[bytes | memoryview],
+    suffix: str,
+    rename: Callable[[Path, Path], object] = Path.rename,
+) -> None:
     """Write ``parts`` to ``.{name}{suffix}`` beside ``target``, fsync, rename.
 
+    Args:
+        rename: what makes the file appear, or raises.
+
     Raises:
-        OSError: with the temporary file removed.
+        OSError: with the temporary file removed; so it is when ``rename`` raises.
     """
     temporary = target.with_name(f".{target.name}{suffix}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -35,8 +43,8 @@ def write_file(target: Path, parts: Iterable[bytes | memoryview], suffix: str) -
             os.fsync(fd)
         finally:
             os.close(fd)
-        temporary.rename(target)
-    except OSError:
+        rename(temporary, target)
+    except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 

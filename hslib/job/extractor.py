@@ -263,7 +263,7 @@ class Extractor:
         """React to the error of a sample's try."""
         reaction = reaction_to(error)
         index = pending.sample.index
-        pending.errors += reaction == "retry"
+        pending.errors += reaction == "retry" and is_alone
         if reaction == "stop":
             self._stop(error)
         elif reaction == "wait":
@@ -273,15 +273,16 @@ class Extractor:
         elif reaction == "fail" and not is_alone:
             self._scheduler.put_back(pending)  # a refusal of several does not say which is meant
         elif reaction == "retry" and pending.errors < self._parameters.max_attempts:
+            # in company nothing is counted: the error may be another row's
             self._reporter.log.warning("[%d] try %d: %s", index, len(pending.rids), error)
-            self._scheduler.put_off(pending, time.monotonic() + pause_s(pending.errors))
+            self._scheduler.put_off(pending, time.monotonic() + pause_s(max(1, pending.errors)))
         else:
             self._fail(member, pending, error)
 
     def _lose(self, member: _Member, pending: PendingSample, error: Exception) -> None:
         """A sample's server went away; the sample is to blame if that happens time and again."""
-        is_known_why = isinstance(error, HslibError) and bool(error.fields.get("dump_dir_gone"))
-        if is_known_why:
+        fields = error.fields if isinstance(error, HslibError) else {}
+        if fields.keys() & {"dump_dir_gone", "restarted"}:  # that was no row's doing
             self._scheduler.put_back(pending)
         elif not self._scheduler.lose(pending):
             self._fail(member, pending, error)

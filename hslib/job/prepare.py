@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hslib.dataset import Dataset, Limits, Rejection, Sample, Survey
+from hslib.dataset import Dataset, Limits, Rejection, RowInfo, Sample, Survey
 from hslib.errors import DatasetError, JobError, ServerError
 from hslib.job.plan import (
     JobPlan,
@@ -53,13 +53,21 @@ class Job:
         """
         wanted = {row.index: row for row in self.plan.todo}
         for row in self.dataset:
-            if isinstance(row, Rejection) or row.index not in wanted:
+            planned = wanted.pop(row.index, None)
+            if planned is None:
                 continue
-            if row.digest != wanted[row.index].digest:
-                raise DatasetError(
-                    f"row {row.index} changed while the job ran", path=str(self.dataset.path)
-                )
+            if isinstance(row, Rejection) or not is_planned(planned, row):
+                raise self._changed(f"row {row.index} changed")
             yield row
+        if wanted:
+            raise self._changed(f"{len(wanted)} rows went, the first of them row {min(wanted)},")
+
+    def _changed(self, what: str) -> DatasetError:
+        return DatasetError(
+            f"{what} while the job ran",
+            path=str(self.dataset.path),
+            fix="leave the dataset as it is until the job has ended; run again to resume",
+        )
 
     def facts(self) -> dict[str, str]:
         """What will happen, for a table."""
@@ -269,6 +277,12 @@ def make_manifest(
 
 def _unsound(store: Store, resume_check: Literal["size", "deep"]) -> list[int]:
     return [fault.index for fault in store.verify(deep=resume_check == "deep").faults]
+
+
+def is_planned(planned: RowInfo, row: Sample) -> bool:
+    """Whether a row that is read now is the one that was planned."""
+    now = (row.id, row.num_tokens, row.digest, row.mask_digest)
+    return now == (planned.id, planned.num_tokens, planned.digest, planned.mask_digest)
 
 
 def record_plan(job: Job, writer: StoreWriter) -> None:

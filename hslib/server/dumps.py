@@ -74,6 +74,7 @@ class Dump:
     input_ids: np.ndarray
     hidden_states: np.ndarray
     meta: DumpMeta
+    mark: tuple[int, int] = (0, 0)  # of plugin.json when this was loaded
 
     def layer_numbers(self) -> list[dict[str, Any]]:
         """What the server measured of each state, for the journal."""
@@ -177,7 +178,9 @@ class DumpDir:
             meta = DumpMeta.model_validate_json((path / "meta.json").read_bytes())
             file = open_tensors(path / "hidden_states.safetensors")
             arrays = file.arrays
-            return Dump(name, path, arrays["input_ids"], arrays["hidden_states"], meta)
+            return Dump(
+                name, path, arrays["input_ids"], arrays["hidden_states"], meta, self.plugin_mark()
+            )
         except (TensorFileError, pydantic.ValidationError, FileNotFoundError, KeyError) as error:
             raise DumpError(
                 f"unreadable dump: {error}", check="readable", path=str(path)
@@ -199,7 +202,7 @@ class DumpDir:
         return (found.st_ino, found.st_mtime_ns)
 
     def discard(self) -> None:
-        """Remove the directory of a server that has ended, if only the kit's files are left there."""
+        """Remove the directory of a server that has ended, if only the kit's files are left."""
         for name in (".lock", *(path.name for path in self.root.glob("plugin*.json"))):
             (self.root / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):

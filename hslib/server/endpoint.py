@@ -145,9 +145,12 @@ class Endpoint:
             DumpError: it is not.
             RequestError: another process serves since the server was checked.
         """
-        if self.dumps.plugin_mark() != self.check.mark:
+        if {dump.mark, self.dumps.plugin_mark()} != {self.check.mark}:
             raise self._gone() or RequestError(
-                "the server was started again meanwhile", down=True, index=sample.index
+                "the server was started again meanwhile",
+                down=True,
+                restarted=True,
+                index=sample.index,
             )
         states_hash = validate(dump, sample, self.check.expected)
         self.restarts = 0

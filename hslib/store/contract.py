@@ -4,11 +4,14 @@
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from hslib.files import TensorFile
 from hslib.store.entry import Entry
 from hslib.store.url import StoreUrl
+
+Rename = Callable[[Path, Path], object]
 
 
 class Stat(NamedTuple):
@@ -57,11 +60,12 @@ class Storage(Protocol):
     def sample_file(self, index: int, entry_id: str) -> str:
         """The name of a sample's file."""
 
-    def put(self, file: str, parts: Sequence[bytes | memoryview], tag: str) -> str:
+    def put(self, file: str, parts: Sequence[bytes | memoryview], tag: str, rename: Rename) -> str:
         """Write a sample's file, which appears whole or not at all; returns its ETag, if any.
 
         Args:
             tag: ends the names of the writer's unfinished files.
+            rename: makes a file of a directory appear, unless its writer is closed.
         """
 
     def sweep(self, tag: str) -> None:

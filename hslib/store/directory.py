@@ -13,7 +13,7 @@ from hslib.files import (
     write_atomically,
     write_file,
 )
-from hslib.store.contract import HeldLock, Stat
+from hslib.store.contract import HeldLock, Rename, Stat
 from hslib.store.entry import Entry
 from hslib.store.journal import Journal, read_journal
 
@@ -39,8 +39,8 @@ class Directory:
     def sample_file(self, index: int, _entry_id: str) -> str:
         return f"samples/{index // 1000:05d}/{index:08d}.safetensors"
 
-    def put(self, file: str, parts: Sequence[bytes | memoryview], tag: str) -> str:
-        write_file(self.path / file, parts, tag)
+    def put(self, file: str, parts: Sequence[bytes | memoryview], tag: str, rename: Rename) -> str:
+        write_file(self.path / file, parts, tag, rename)
         return ""
 
     def sweep(self, tag: str) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import secrets
+import threading
 import time
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
@@ -54,6 +55,7 @@ class StoreWriter:
         part: str = "",
     ) -> None:
         self.storage = open_storage(path)
+        self._closing, self._is_closed = threading.Lock(), False
         self._name = journal_name(shard_index, num_shards, part)
         who = f"part {part} of " if part else ""
         what = f"{who}shard {shard_index} of {num_shards} of {path}"
@@ -86,8 +88,18 @@ class StoreWriter:
         self.close()
 
     def close(self) -> None:
+        """Write nothing more, whatever threads still have in hand."""
+        with self._closing:
+            self._is_closed = True
         self._journal.close()
         self._lock.release()
+
+    def _rename(self, temporary: Path, target: Path) -> None:
+        """A thread that outlives its job must not write over what the next job stored."""
+        with self._closing:
+            if self._is_closed:
+                raise JobError("the store was closed before the sample was stored")
+            temporary.rename(target)
 
     def put(
         self,
@@ -130,7 +142,7 @@ class StoreWriter:
         ]
         file = self.storage.sample_file(sample.index, draft.entry)
         size = sum(len(part) for part in parts)
-        etag = self.storage.put(file, parts, self._suffix)
+        etag = self.storage.put(file, parts, self._suffix, self._rename)
         entry = dataclasses.replace(draft, file=file, size_bytes=size, etag=etag)
         self._journal.append(entry)
         return entry

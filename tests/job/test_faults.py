@@ -22,6 +22,7 @@ from make.rows import write_rows
 from hslib import extract
 from hslib.errors import DatasetError, JobError, ParameterError, ServerError, StoreError
 from hslib.parameters import ExtractionParameters
+from hslib.server.endpoint import Endpoint
 from hslib.server.endpoints import open_endpoints
 from hslib.store import Store
 
@@ -675,3 +676,55 @@ def test_rows_that_are_all_rejected_end_the_job_with_the_first_ones_reason(
         DatasetError, match="2 rows are rejected and none is left; the first: row 0"
     ):
         run(wanted)
+
+
+def test_a_fault_of_one_row_costs_no_other_of_its_request_a_try(
+    fake: FakeServer, parameters: Any
+) -> None:
+    fake.misbehave = lambda rid, *_: 500 if rid.startswith("hs-7-") else None
+    result = run(parameters(max_attempts=1))
+    assert list(result.failed) == [7]
+    assert_store_is_right(parameters().store_path, [s.index for s in SAMPLES if s.index != 7])
+
+
+def test_an_answered_row_is_not_to_blame_for_a_server_that_is_started_again(
+    fake: FakeServer, parameters: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thrice its server is another process when its complete dump is validated."""
+    restarts: list[int] = []
+    validate = Endpoint.validate
+
+    def restarted(endpoint: Endpoint, dump: Any, sample: Any) -> Any:
+        if sample.index == 5 and len(restarts) < 3:
+            restarts.append(sample.index)
+            plugin = json.loads((fake.dumps / "plugin.json").read_text())
+            write_plugin_json(fake.dumps, plugin)
+        return validate(endpoint, dump, sample)
+
+    monkeypatch.setattr(Endpoint, "validate", restarted)
+    assert run(parameters(max_attempts=1, concurrency=1, samples_per_request=1)).is_whole
+    assert len(restarts) == 3
+    assert_store_is_right(parameters().store_path)
+
+
+@pytest.mark.parametrize("change", ["mask", "id", "rejected", "cut"])
+def test_a_row_that_changes_between_plan_and_run_is_named(
+    parameters: Any, tmp_path: Path, change: str
+) -> None:
+    wanted = parameters()
+    servers = open_endpoints(wanted)
+    job = extract.prepare(wanted, servers)
+    path = tmp_path / "rows.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    if change == "mask":
+        lines[5]["loss_mask"] = [1 - bit for bit in lines[5]["loss_mask"]]
+    elif change == "id":
+        lines[5]["id"] = "another"
+    elif change == "rejected":
+        lines[5]["input_ids"] = []
+    else:
+        del lines[5:]
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    with pytest.raises(DatasetError, match=r"row 5.* while the job ran"):
+        extract.run(job, servers)
+    assert 5 not in Store(wanted.store_path).entries

@@ -1,13 +1,17 @@
 """A store in a directory: what :mod:`test_contract` can't say of every place."""
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
 from make.dumps import EXPECTED, write_dump
 from make.rows import random_sample
-from make.stores import manifest, store_samples
+from make.stores import manifest, put, store_samples
 
-from hslib.server.dumps import DumpDir
+from hslib.dataset import Sample
+from hslib.errors import JobError
+from hslib.server.dumps import Dump, DumpDir
 from hslib.server.validate import validate
 from hslib.store import Store, StoreWriter
 
@@ -63,3 +67,43 @@ def test_what_a_killed_writer_left_half_written_is_swept(tmp_path: Path) -> None
     StoreWriter(tmp_path / "store", manifest()).close()
     assert not leftover.exists()
     assert other_shards.exists(), "another shard's writer may be at it"
+
+
+def dumped(tmp_path: Path, sample: Sample) -> Dump:
+    root = tmp_path / "dumps"
+    name = f"d{sample.digest[:8]}"
+    write_dump(root, name, sample)
+    return DumpDir(root).load(name)
+
+
+def test_a_thread_that_outlives_its_writer_writes_over_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a second interrupt: the next job has stored the row by the time it goes on."""
+    held, go_on = threading.Event(), threading.Event()
+    fsync = os.fsync
+    old, new = random_sample(0, 9, seed=1), random_sample(0, 9, seed=2)
+
+    def slow(fd: int) -> None:
+        if threading.current_thread().name == "left over" and not held.is_set():
+            held.set()
+            go_on.wait(20)
+        fsync(fd)
+
+    def write() -> None:
+        with pytest.raises(JobError, match="closed before"):
+            put(first, old, dumped(tmp_path, old))
+
+    first = StoreWriter(tmp_path / "store", manifest())
+    monkeypatch.setattr("hslib.files.write.os.fsync", slow)
+    left_over = threading.Thread(target=write, name="left over")
+    left_over.start()
+    held.wait(20)
+    first.close()
+    with StoreWriter(tmp_path / "store", manifest()) as second:
+        put(second, new, dumped(tmp_path, new))
+    go_on.set()
+    left_over.join(20)
+    store = Store(tmp_path / "store")
+    assert store.verify(deep=True).clean
+    assert store[0].input_ids.tolist() == new.input_ids.tolist()

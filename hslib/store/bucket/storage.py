@@ -12,7 +12,7 @@ from hslib.errors import StoreError
 from hslib.files import TensorFile, parse_tensors
 from hslib.store.bucket.lock import ObjectLock
 from hslib.store.bucket.objects import Objects
-from hslib.store.contract import HeldLock, Stat
+from hslib.store.contract import HeldLock, Rename, Stat
 from hslib.store.entry import Entry, decode_lines
 from hslib.store.journal import GroupCommit
 
@@ -76,7 +76,9 @@ class ObjectStore:
     def sample_file(self, index: int, entry_id: str) -> str:
         return f"samples/{index // 1000:05d}/{index:08d}-{entry_id}.safetensors"
 
-    def put(self, file: str, parts: Sequence[bytes | memoryview], _tag: str) -> str:
+    def put(
+        self, file: str, parts: Sequence[bytes | memoryview], _tag: str, _rename: Rename
+    ) -> str:
         return self.objects.put_parts(file, parts)
 
     def sweep(self, _tag: str) -> None:
