@@ -58,12 +58,12 @@ def run(
     """
     parameters, plan = job.parameters, job.plan
     with ExitStack() as held:
-        held.enter_context(servers.claimed())
         writer = held.enter_context(
             StoreWriter(
                 parameters.store_path, job.manifest, parameters.shard_index, parameters.num_shards
             )
         )
+        held.enter_context(servers.claimed())
         record_plan(job, writer)
         progress = Progress(
             parameters.run_path,
