@@ -39,7 +39,6 @@ class ShardReport:
     last_index: int | None = None
     request_s: float = 0.0  # of the last row
     failures: list[FailedRow] = field(default_factory=list)
-    is_whole: bool = False  # every row has its outcome
 
 
 def of_replica(job: ExtractionParameters, number: int) -> ExtractionParameters:

@@ -43,10 +43,9 @@ class ShardReporter:
         with self._lock:
             self._report.failures.append(FailedRow(index, num_tokens, check, reason))
 
-    def report(self, is_whole: bool = False) -> ShardReport:
+    def report(self) -> ShardReport:
         """As it is now."""
         with self._lock:
-            self._report.is_whole = is_whole
             return copy.deepcopy(self._report)
 
 
@@ -112,7 +111,8 @@ class Replica:
             )
             if shard.run == self._stopped_run:
                 self._extractor.close()
-            return self._reporter.report(is_whole=self._extractor.run())
+            self._extractor.run()
+            return self._reporter.report()
 
     def told(self, name: str) -> ShardReport | None:
         """How far the shard of that name is, some moments from now; None while it is not begun."""

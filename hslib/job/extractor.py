@@ -110,6 +110,7 @@ class Extractor:
         # a thread for each request that waits or is stored, and one that waits for the server
         self._tasks = Tasks(sum(requests_at_once(m.load.most_requests) + 1 for m in self._members))
         self._in_a_row = 0  # failed samples since the last stored one
+        self._looked_at = time.monotonic()
         self._fatal: BaseException | None = None
         self._stopping, self._aborted = threading.Event(), threading.Event()
         self._is_closed = False
@@ -154,9 +155,10 @@ class Extractor:
             self._take(min(due_s or _LOOK_EVERY_S, _LOOK_EVERY_S))
 
     def _take(self, timeout_s: float) -> None:
-        """Go on with what has ended; where nothing does, look at the dump directories."""
+        """Go on with what has ended, and look at the dump directories now and then."""
         try:
-            if not self._tasks.take(timeout_s):
+            self._tasks.take(timeout_s)
+            if time.monotonic() - self._looked_at > _LOOK_EVERY_S:
                 self._look()
         except Exception as error:
             self._stop(error)
@@ -310,6 +312,7 @@ class Extractor:
 
     def _look(self) -> None:
         """Notice a dump directory that somebody removed, before its server answers."""
+        self._looked_at = time.monotonic()
         for member in self._members:
             try:
                 if not member.load.is_away:

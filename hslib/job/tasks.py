@@ -30,8 +30,8 @@ class Tasks:
         """Let :meth:`take` return; safe in a signal handler, and from any thread."""
         self._ended.put(None)
 
-    def take(self, timeout_s: float) -> bool:
-        """Wait for one call to end, and do what follows; False when none has in that time.
+    def take(self, timeout_s: float) -> None:
+        """Wait until one call ends, :meth:`wake` or the timeout; do what follows a call.
 
         Raises:
             Exception: what followed raised.
@@ -39,10 +39,9 @@ class Tasks:
         try:
             future = self._ended.get(timeout=timeout_s)
         except queue.Empty:
-            return False
+            return
         if future is not None:
             self._then.pop(future)(future)
-        return True
 
     def shutdown(self, wait: bool) -> None:
         """Begin nothing more; ``wait`` for the calls that run."""

@@ -101,13 +101,18 @@ class Endpoint:
         Raises:
             JobError: another job has it.
         """
-        self._lock = Lock(self.dumps.root / ".lock", f"dump directory {self.dumps.root}")
-        self._lock.acquire()
+        lock = self._take_lock()
         try:
             self.dumps.clear(self.leftovers())
         except BaseException:
-            self._lock.release()
+            lock.release()
             raise
+        self._lock = lock
+
+    def _take_lock(self) -> Lock:
+        lock = Lock(self.dumps.root / ".lock", f"dump directory {self.dumps.root}")
+        lock.acquire()
+        return lock
 
     def release(self) -> None:
         """Empty the dump directory of late answers and unlock it."""
@@ -143,7 +148,8 @@ class Endpoint:
 
         Raises:
             DumpError: it is not.
-            RequestError: another process serves since the server was checked.
+            RequestError: another process serves since the server was checked, or the dump
+                directory was removed or emptied.
         """
         if {dump.mark, self.dumps.plugin_mark()} != {self.check.mark}:
             raise self._gone() or RequestError(
@@ -269,9 +275,10 @@ class Endpoint:
                 fix="start the one that the job began with, and run the job again to resume",
             )
         self.check = now
-        if self._lock is not None:  # the lock's file may have gone with its directory
+        if self._lock is not None:  # the directory may be another, or made anew without its lock
             self._lock.release()
-            self._lock.acquire()
+            self._lock = None
+            self._lock = self._take_lock()
 
     def close(self) -> str:
         """Stop the server if it was started for a job; says what was done."""

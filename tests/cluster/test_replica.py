@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,6 @@ SAMPLES = tuple(random_sample(i, 10 + i, seed=23) for i in range(12))
 
 def shard(start: int, end: int, number: int = 0) -> Shard:
     return Shard("1f03a9", number, SAMPLES[start:end])
-
-
-@pytest.fixture
-def fake(tmp_path: Path, model_of: Callable[[str], Path]) -> Iterator[FakeServer]:
-    server = FakeServer(tmp_path / "dumps", model_of("llama"))
-    yield server
-    server.stop()
 
 
 @pytest.fixture
@@ -70,7 +63,7 @@ def test_a_shard_comes_back_when_all_of_it_is_committed(
 ) -> None:
     report = replica.extract(wanted, manifest, shard(0, 8))
     assert (report.ok, report.num_tokens) == (8, sum(s.num_tokens for s in SAMPLES[:8]))
-    assert (report.failures, report.is_whole) == ([], True)
+    assert report.failures == []
     store = Store(wanted.store_path)
     journal = "journal-part-1f03a9-00000.jsonl"
     assert sorted(e.index for e in open_storage(wanted.store_path).entries(journal)) == list(
@@ -102,7 +95,7 @@ def test_a_row_that_fails_stands_in_the_report(
 ) -> None:
     fake.misbehave = lambda rid, *_: 400 if rid.startswith("hs-1-") else None
     report = replica.extract(wanted, manifest, shard(0, 6))
-    assert (report.ok, report.is_whole) == (5, True)
+    assert report.ok == 5
     assert [row.index for row in report.failures] == [1]
     assert "answered 400" in report.failures[0].reason
 
@@ -115,7 +108,7 @@ def test_a_lock_that_is_about_to_be_free_is_waited_for(
     held.acquire()
     threading.Timer(1.0, held.release).start()
     started = time.monotonic()
-    assert replica.extract(wanted, manifest, shard(0, 2)).is_whole
+    assert replica.extract(wanted, manifest, shard(0, 2)).ok == 2
     assert time.monotonic() - started > 0.5
 
 
@@ -151,12 +144,11 @@ def test_a_stopped_replica_finishes_what_it_has_sent_and_begins_no_shard_of_that
     fake.misbehave = stop_once
     report = replica.extract(wanted, manifest, shard(0, 12))
     assert 0 < report.ok < len(SAMPLES)
-    assert not report.is_whole
     assert len(Store(wanted.store_path)) == report.ok
     fake.misbehave = lambda *_: None
     assert replica.extract(wanted, manifest, shard(0, 12, number=1)).ok == 0
     later = Shard("another", 0, SAMPLES[:4])
-    assert replica.extract(wanted, manifest, later).is_whole
+    assert replica.extract(wanted, manifest, later).ok == 4
 
 
 @pytest.mark.parametrize(

@@ -166,24 +166,36 @@ def test_too_many_failures_in_a_row_stop_the_job(fake: FakeServer, parameters: A
     assert 3 <= len(Store(parameters().store_path).journal_state.failed) <= 5
 
 
-def test_a_server_that_comes_back_is_waited_for(fake: FakeServer, parameters: Any) -> None:
-    port = int(fake.url.rsplit(":", 1)[1])
-    gone = threading.Event()
+def goes_away(fake: FakeServer, index: int, away_s: float, **plugin: Any) -> threading.Event:
+    """From now on the server goes when it is first asked for a row, and comes back at its port.
 
-    def misbehave(rid: str, *_: Any) -> int | None:
-        if rid.startswith("hs-5-") and not gone.is_set():
+    Args:
+        plugin: what the plugin.json of the one that comes back says otherwise.
+
+    Returns:
+        Set when it has gone.
+    """
+    port, gone, before = int(fake.url.rsplit(":", 1)[1]), threading.Event(), fake.misbehave
+
+    def misbehave(rid: str, ids: np.ndarray, attempt: int) -> int | None:
+        if rid.startswith(f"hs-{index}-") and not gone.is_set():
             gone.set()
             threading.Thread(target=restart, daemon=True).start()
             time.sleep(0.1)
             return DROP
-        return None
+        return before(rid, ids, attempt)
 
     def restart() -> None:
         fake.stop()
-        time.sleep(1.0)
-        fake.start(port)
+        time.sleep(away_s)
+        fake.start(port, **plugin)
 
     fake.misbehave = misbehave
+    return gone
+
+
+def test_a_server_that_comes_back_is_waited_for(fake: FakeServer, parameters: Any) -> None:
+    gone = goes_away(fake, 5, away_s=1.0)
     assert run(parameters(concurrency=2)).is_whole
     assert gone.is_set()
     assert_store_is_right(parameters().store_path)
@@ -214,23 +226,7 @@ def test_a_server_that_dies_while_it_is_proven_again_is_waited_for(
 def test_another_model_that_comes_back_is_refused_with_the_fields(
     fake: FakeServer, parameters: Any
 ) -> None:
-    port = int(fake.url.rsplit(":", 1)[1])
-    gone = threading.Event()
-
-    def misbehave(rid: str, *_: Any) -> int | None:
-        if rid.startswith("hs-5-") and not gone.is_set():
-            gone.set()
-            threading.Thread(target=restart, daemon=True).start()
-            time.sleep(0.1)
-            return DROP
-        return None
-
-    def restart() -> None:
-        fake.stop()
-        time.sleep(0.5)
-        fake.start(port, model_class="Qwen3ForCausalLM")
-
-    fake.misbehave = misbehave
+    goes_away(fake, 5, away_s=0.5, model_class="Qwen3ForCausalLM")
     with pytest.raises(ServerError, match="model_class differ"):
         run(parameters(concurrency=1))
     assert Store(parameters().store_path).verify(deep=True).clean
@@ -627,32 +623,19 @@ def test_a_try_that_is_due_while_its_server_is_away_keeps_no_core_busy(
     """One row is to be tried again when another's request is dropped and the server goes."""
     from hslib.job.tasks import Tasks
 
-    port = int(fake.url.rsplit(":", 1)[1])
     turns = 0
     take = Tasks.take
 
-    def counting(tasks: Tasks, timeout_s: float) -> bool:
+    def counting(tasks: Tasks, timeout_s: float) -> None:
         nonlocal turns
         turns += 1
-        return take(tasks, timeout_s)
-
-    def misbehave(rid: str, _ids: np.ndarray, attempt: int) -> int | None:
-        if rid.startswith("hs-2-") and attempt == 1:
-            return 500
-        if rid.startswith("hs-3-") and attempt == 1:
-            threading.Thread(target=restart, daemon=True).start()
-            time.sleep(0.2)
-            return DROP
-        return None
-
-    def restart() -> None:
-        fake.stop()
-        time.sleep(3.0)
-        fake.start(port)
+        take(tasks, timeout_s)
 
     monkeypatch.setattr(Tasks, "take", counting)
-    fake.misbehave = misbehave
+    fake.misbehave = once(2, 500)
+    gone = goes_away(fake, 3, away_s=3.0)
     assert run(parameters(concurrency=1, samples_per_request=1)).is_whole
+    assert gone.is_set()
     assert turns < 120
 
 
@@ -728,3 +711,28 @@ def test_a_row_that_changes_between_plan_and_run_is_named(
     with pytest.raises(DatasetError, match=r"row 5.* while the job ran"):
         extract.run(job, servers)
     assert 5 not in Store(wanted.store_path).entries
+
+
+def test_a_removed_dump_directory_is_named_while_another_server_is_busy(
+    fake: FakeServer, second: FakeServer, parameters: Any
+) -> None:
+    """Something ends all the time, and the server whose directory went is silent."""
+    removed_at: list[float] = []
+    wanted = parameters(**both(fake, second), server_wait_s=1.0)
+    log = wanted.run_path / "extraction.log"
+
+    def remove(rid: str, *_: Any) -> int | None:
+        if "-999999999-" in rid or removed_at:
+            return None
+        removed_at.append(time.monotonic())
+        shutil.rmtree(second.dumps)
+        while "was removed while the job runs" not in log.read_text():
+            assert time.monotonic() - removed_at[0] < 5
+            time.sleep(0.05)
+        return NO_DUMP
+
+    second.misbehave = remove
+    fake.misbehave = lambda *_: time.sleep(0.4)
+    assert run(wanted).is_whole
+    assert len(removed_at) == 1
+    assert_store_is_right(wanted.store_path)
