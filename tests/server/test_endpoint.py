@@ -1,18 +1,21 @@
-"""An endpoint whose server comes back elsewhere keeps its dump directory to itself."""
+"""An endpoint whose server comes back: whose dumps count, and where its lock is."""
 
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fakes.server import FakeServer
+from hs_dump.hooks import write_plugin_json
+from make.rows import random_sample
 
-from hslib.errors import JobError
+from hslib.errors import JobError, RequestError
 from hslib.files import Lock
 from hslib.parameters import ExtractionParameters
 from hslib.server.check import check_server
 from hslib.server.client import ServerClient
-from hslib.server.dumps import DumpDir
+from hslib.server.dumps import Dump, DumpDir, request_id
 from hslib.server.endpoint import Endpoint
 
 
@@ -55,3 +58,20 @@ def test_the_lock_moves_with_the_server(
     finally:
         later.stop()
         fake.start()  # for the fixture to stop
+
+
+def test_a_dump_that_another_process_wrote_is_refused_even_when_the_first_one_serves_again(
+    fake: FakeServer, tmp_path: Path
+) -> None:
+    """One server answers, and by the time its dump is looked at the endpoint trusts the next."""
+    dumps, sample = DumpDir(fake.dumps), random_sample(0, 9)
+    with ServerClient(fake.url) as client:
+        wanted = ExtractionParameters(run_dir=str(tmp_path / "run"))
+        endpoint = Endpoint(fake.url, dumps, "", check_server(client, dumps), wanted)
+        (dump,) = endpoint.send([sample], [request_id(sample, 1)])
+        assert isinstance(dump, Dump)
+        endpoint.validate(dump, sample)
+        write_plugin_json(fake.dumps, json.loads((fake.dumps / "plugin.json").read_text()))
+        endpoint.await_return(OSError("gone"), threading.Event())
+    with pytest.raises(RequestError, match="started again meanwhile"):
+        endpoint.validate(dump, sample)

@@ -3,6 +3,7 @@
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from make.dumps import EXPECTED, write_dump
@@ -81,29 +82,35 @@ def test_a_thread_that_outlives_its_writer_writes_over_nothing(
 ) -> None:
     """As after a second interrupt: the next job has stored the row by the time it goes on."""
     held, go_on = threading.Event(), threading.Event()
-    fsync = os.fsync
+    opened = os.open
     old, new = random_sample(0, 9, seed=1), random_sample(0, 9, seed=2)
+    refused: list[str] = []
 
-    def slow(fd: int) -> None:
-        if threading.current_thread().name == "left over" and not held.is_set():
+    def late(path: Any, flags: int, *mode: int) -> int:
+        if threading.current_thread().name == "left over" and str(path).endswith(".tmp"):
             held.set()
             go_on.wait(20)
-        fsync(fd)
+        return opened(path, flags, *mode)
 
     def write() -> None:
-        with pytest.raises(JobError, match="closed before"):
+        try:
             put(first, old, dumped(tmp_path, old))
+        except JobError as error:
+            refused.append(error.message)
 
     first = StoreWriter(tmp_path / "store", manifest())
-    monkeypatch.setattr("hslib.files.write.os.fsync", slow)
     left_over = threading.Thread(target=write, name="left over")
-    left_over.start()
-    held.wait(20)
-    first.close()
-    with StoreWriter(tmp_path / "store", manifest()) as second:
-        put(second, new, dumped(tmp_path, new))
-    go_on.set()
-    left_over.join(20)
+    with monkeypatch.context() as patch:
+        patch.setattr("hslib.files.write.os.open", late)
+        left_over.start()
+        assert held.wait(20)
+        first.close()
+        with StoreWriter(tmp_path / "store", manifest()) as second:
+            put(second, new, dumped(tmp_path, new))
+        go_on.set()
+        left_over.join(20)
+    assert refused == ["the store was closed before the sample was stored"]
     store = Store(tmp_path / "store")
     assert store.verify(deep=True).clean
     assert store[0].input_ids.tolist() == new.input_ids.tolist()
+    assert not list(store.path.rglob("*.tmp"))
