@@ -71,7 +71,7 @@ class StubReplica:
         self.busy_s += self.last_s
         self.rows += len(shard.samples)
         last = shard.samples[-1].index
-        return ShardReport(len(shard.samples), tokens, tokens, last, 0.0, is_whole=True)
+        return ShardReport(len(shard.samples), tokens, tokens, last)
 
     def told(self, _name: str) -> None:
         """Nothing is said of a shard before its end, as often as a replica does."""

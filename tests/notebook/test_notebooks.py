@@ -83,14 +83,14 @@ def servers_of(run_path: Path) -> list[psutil.Process]:
 def test_a_job_that_cannot_go_on_stops_the_server_it_started(
     tmp_path: Path, model_of: Callable[[str], Path]
 ) -> None:
-    """The dataset turns out to be missing after the server is up."""
-    with pytest.raises(papermill.PapermillExecutionError, match=r"rows\.jsonl"):
+    """Only the server can tell that it takes no row of that length."""
+    with pytest.raises(papermill.PapermillExecutionError, match="the server takes at most"):
         execute(
             tmp_path,
             "03_extraction.ipynb",
             model_path=str(model_of("llama")),
             layers="1,3,5",
-            dataset_path="rows.jsonl",
+            max_tokens=10_000_000,
         )
     assert (tmp_path / "runs/demo/server.log").exists(), "it had been started"
     assert servers_of(tmp_path) == []
