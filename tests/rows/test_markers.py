@@ -35,7 +35,7 @@ def test_masks_are_transformers(folder: Path) -> None:
     rows = [make_chat(seed).row for seed in range(300)]
     made = make_rows(chat, list(enumerate(rows)))
     good = [item for item in made if isinstance(item, Row)]
-    assert len(good) > 150
+    assert len(good) > 100
     for row in good:
         assert (row.input_ids.tolist(), row.loss_mask.tolist()) == transformers_mask(
             chat, rows[row.index]
