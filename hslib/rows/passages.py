@@ -215,9 +215,8 @@ def _check_shown(message: Message, text: str, start: int, is_trained: bool = Fal
     is_moved = message["role"] in ("system", "developer")  # templates put them first
     at = 0 if is_moved else start
     for name, part in _parts(message, is_trained):
-        forms = (part.strip(), json.dumps(part.strip(), ensure_ascii=False)[1:-1])
-        ends = [found + len(form) for form in forms if (found := text.find(form, at)) >= 0]
-        if not ends:
+        end = _end_of(part.strip(), text, at)
+        if end < 0:
             raise _TurnError(
                 "left_out",
                 f"the template leaves out the {message['role']}'s {name}, {_short(part)}",
@@ -225,8 +224,16 @@ def _check_shown(message: Message, text: str, start: int, is_trained: bool = Fal
                 if name == "reasoning"
                 else "drop the row, or give another chat_template",
             )
-        at = ends[0]
+        at = end
     return max(start, at)
+
+
+def _end_of(part: str, text: str, start: int) -> int:
+    """Where the part first ends in the text, as it is or within JSON; -1: it is not there."""
+    forms = {part, json.dumps(part, ensure_ascii=False)[1:-1]}
+    return min(
+        (at + len(form) for form in forms if (at := text.find(form, start)) >= 0), default=-1
+    )
 
 
 def _parts(message: Message, is_trained: bool) -> Iterator[tuple[str, str]]:

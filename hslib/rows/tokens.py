@@ -86,7 +86,12 @@ class Tokens:
         pieces = itemgetter(*ids)(self._pieces)
         if b"".join(pieces) != text.encode():
             return None
-        return np.cumsum([len(piece) for piece in pieces])
+        return np.cumsum(self._sizes[np.asarray(ids)])
+
+    @cached_property
+    def _sizes(self) -> np.ndarray:
+        """int64: bytes of each id."""
+        return np.array([len(piece) for piece in self._pieces or ()], np.int64)
 
     @cached_property
     def _pieces(self) -> list[bytes] | None:
