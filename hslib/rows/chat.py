@@ -178,12 +178,13 @@ def load_chat(recipe: Recipe) -> Chat:
         tokenizer = AutoTokenizer.from_pretrained(
             str(recipe.model), trust_remote_code=recipe.trust_remote_code, local_files_only=True
         )
-    except (OSError, ValueError, ImportError) as error:
+    except Exception as error:  # a file newer than the library is a bare one
         raise DatasetError(
             f"no tokenizer can be loaded: {_sentence(error)}",
             path=str(recipe.model),
             fix="name the model's folder (tokenizer.json or tokenizer.model in it); set "
-            "trust_remote_code if it brings its own code",
+            "trust_remote_code if it brings its own code; a file newer than the installed "
+            "tokenizers needs a newer one",
         ) from error
     if not isinstance(getattr(tokenizer, "added_tokens_decoder", None), dict):  # mistral-common's
         raise DatasetError(

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_readmes_commands_train_a_drafter(tmp_path: Path) -> None:
     (block,) = [
         block

@@ -105,6 +105,27 @@ def test_a_join_inside_a_token_rejects_the_row(tmp_path: Path) -> None:
     assert chat.tokenizer.decode(row.input_ids[row.loss_mask == 1]) == "4<|im_end|>"
 
 
+def test_text_that_is_split_otherwise_once_the_answer_follows(tmp_path: Path) -> None:
+    """Four spaces are one token; before a digit, three and one are. No token crosses the join."""
+    folder = save_tokenizer(FAMILIES["kimi_k2"], tmp_path / "m", vocabulary=["   "] * 200)
+    tokens = load_chat(Recipe(folder)).tokens
+    text = "<|im_end|>    1"
+    (ids,), (before,) = tokens.encode([text]), tokens.encode([text[:-1]])
+    assert (len(before), len(ids) > 3) == (2, True)
+    with pytest.raises(MergeError):
+        tokens.cuts(text, ids, [len(text) - 1])
+
+
+def test_a_folder_without_a_tokenizer_that_can_be_read(tmp_path: Path) -> None:
+    folder = save_tokenizer(FAMILIES["kimi_k2"], tmp_path / "m")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["pre_tokenizer"] = {"type": "OfNextYear"}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    for path in (folder, tmp_path):
+        with pytest.raises(DatasetError, match="no tokenizer can be loaded"):
+            load_chat(Recipe(path))
+
+
 def test_a_tokenizer_file_that_cuts_does_not_cut_here(tmp_path: Path) -> None:
     chat = load_chat(Recipe(save_tokenizer(FAMILIES["kimi_k2"], tmp_path / "m")))
     chat.tokenizer.backend_tokenizer.enable_truncation(3)
