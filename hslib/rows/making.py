@@ -103,7 +103,7 @@ def make_file(
     Raises:
         DatasetError: the source or the tokenizer can't be read.
         ParameterError: the template, ``out`` or the recipe can't be used.
-        JobError: ``out`` was begun otherwise (``fields`` says in what), or is another's.
+        JobError: ``out`` was begun otherwise (it says in which field), or is not of this kit.
     """
     files = Files(Path(out).absolute())
     if not files.out.name.endswith(_SUFFIXES):
@@ -115,24 +115,38 @@ def make_file(
         Lock(files.beside(".lock"), "the file of rows"),
         explained(JobError, "the rows can't be written", files.out),
     ):
-        if files.out.exists() and not files.journal.exists():
-            return _made_before(files, asked)
-        commits = _begun(files, asked)
-        if commits and not files.partial.exists():
-            return _finish(files, asked, commits)
-        chunks = cut(iter(read_rows(source, columns=None)))
-        for number, commit in enumerate(commits):
-            if digest_of(next(chunks, [])) != commit.digest:
-                raise _other_source(files, number)
-        workers = workers or min(8, len(os.sched_getaffinity(0)))
-        made = made_chunks(chat, _checked(chat, chunks), files.out.suffix, workers)
-        commits += _write(files, made, commits, on_progress)
+        try:
+            return _make(files, asked, chat, workers, on_progress)
+        finally:
+            files.beside(".lock").unlink(missing_ok=True)
+
+
+def _make(
+    files: Files,
+    asked: Manifest,
+    chat: Chat,
+    workers: int,
+    on_progress: Callable[[Counts], object],
+) -> Manifest:
+    if files.out.exists() and not files.journal.exists():
+        return _made_before(files, asked)
+    commits = _begun(files, asked)
+    if commits and not files.partial.exists():
         return _finish(files, asked, commits)
+    chunks = cut(iter(read_rows(asked.source, columns=None)))
+    for number, commit in enumerate(commits):
+        if digest_of(next(chunks, [])) != commit.digest:
+            raise _other_source(files, number)
+    workers = workers or min(8, len(os.sched_getaffinity(0)))
+    made = made_chunks(chat, _checked(chat, chunks), files.out.suffix, workers)
+    commits += _write(files, made, commits, on_progress)
+    return _finish(files, asked, commits)
 
 
 def _manifest(chat: Chat, source: str) -> Manifest:
     """What is known before the first row."""
-    recipe = {**asdict(chat.recipe), "end_tokens": chat.end_texts}
+    ends = sorted({*chat.end_texts, *chat.recipe.end_tokens})
+    recipe = {**asdict(chat.recipe), "end_tokens": ends}
     return Manifest(
         recipe=msgspec.json.decode(msgspec.json.encode(recipe, enc_hook=str)),
         template_digest=chat.template_digest,
@@ -263,10 +277,13 @@ def _write(
 def _commit(
     lines: IO[bytes], rejected: IO[bytes], journal: IO[bytes], commits: list[_Commit]
 ) -> None:
-    journal.write(b"".join(msgspec.json.encode(commit) + b"\n" for commit in commits))
-    for file in (lines, rejected, journal):  # the journal last
+    """What the journal counts is durable before the journal says so."""
+    for file in (lines, rejected):
         file.flush()
         os.fsync(file.fileno())
+    journal.write(b"".join(msgspec.json.encode(commit) + b"\n" for commit in commits))
+    journal.flush()
+    os.fsync(journal.fileno())
 
 
 def _finish(files: Files, asked: Manifest, commits: list[_Commit]) -> Manifest:
@@ -287,7 +304,7 @@ def _finish(files: Files, asked: Manifest, commits: list[_Commit]) -> Manifest:
     )
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     write_atomically(files.manifest, text + b"\n")
-    for path in (files.partial, files.journal, files.beside(".lock")):
+    for path in (files.partial, files.journal):
         path.unlink(missing_ok=True)
     return manifest
 

@@ -108,6 +108,24 @@ def test_a_killed_job_goes_on_and_ends_with_the_same_bytes(name: str, tmp_path: 
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
+def test_the_journal_counts_nothing_that_is_not_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, out = chats(tmp_path / "chats.jsonl", 60), tmp_path / "rows.jsonl"
+
+    def full(_number: int, real: Any = os.fsync) -> None:
+        if out.with_name("rows.jsonl.journal").exists():
+            raise OSError(28, "No space left on device")
+        real(_number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        with pytest.raises(JobError, match="No space left"):
+            make_file(source, out, RECIPE, 1)
+    assert out.with_name("rows.jsonl.journal").read_bytes().count(b"\n") == 1, "its head alone"
+    assert make_file(source, out, RECIPE, 1).counts.rows == 58
+
+
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
 def test_a_kill_between_the_last_steps(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -201,6 +219,7 @@ def test_a_finished_file_is_not_made_again(tmp_path: Path) -> None:
     before = os.stat(out).st_mtime_ns
     assert make_file(source, out, RECIPE, 1) == made
     assert os.stat(out).st_mtime_ns == before
+    assert not out.with_name("rows.jsonl.lock").exists()
 
 
 def test_what_is_anothers_is_left_alone(tmp_path: Path) -> None:
