@@ -6,6 +6,7 @@ from hslib.model.hub import how_to_fetch, local_folder, missing_files
 from hslib.model.identity import Canary, canary_ids, model_differences, take_canary
 from hslib.model.layers import dialect_table, from_boundaries, parse_layers, to_boundaries
 from hslib.model.norm import ONE_PLUS_WEIGHT, FinalNorm, Side, read_final_norm
+from hslib.model.placeholders import placeholder_ids
 from hslib.model.weights import Weights, embedding_and_head, open_weights
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "ONE_PLUS_WEIGHT",
     "open_weights",
     "parse_layers",
+    "placeholder_ids",
     "read_config",
     "read_final_norm",
     "read_model",
