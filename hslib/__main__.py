@@ -66,8 +66,8 @@ def plan(
         int | None, typer.Option(parser=_whole, help="of all samples together, such as 61e6")
     ] = None,
     dataset: Annotated[
-        Path | None, typer.Option(help="count tokens and samples of this file instead")
-    ] = None,
+        str, typer.Option(help="count the tokens and samples of these rows instead")
+    ] = "",
     samples: Annotated[int, typer.Option(help="with --tokens: files have headers")] = 0,
     longest: Annotated[int, typer.Option(help="tokens of the longest sample")] = 0,
     replicas: Annotated[int, typer.Option(help="servers, each with its own link")] = 1,
@@ -86,11 +86,10 @@ def plan(
     from hslib.job import Forecast, RequestLimits, Work
     from hslib.parameters import ExtractionParameters
 
-    if (tokens is None) == (dataset is None):
+    if (tokens is None) == (not dataset):
         raise typer.BadParameter("give one of --tokens and --dataset")
     num_states, hidden_size, vocab_size = _shape(model, hidden_size, num_layers, layers)
     if tokens is None:
-        assert dataset is not None
         tokens, samples, found_longest = _count(dataset, vocab_size)
         longest = longest or found_longest
     job = ExtractionParameters()
@@ -134,18 +133,18 @@ def _shape(model: str, hidden_size: int, num_layers: int, layers: str) -> tuple[
     return len(parse_layers(layers, num_layers)) + 1, hidden_size, vocab_size
 
 
-def _count(dataset: Path, vocab_size: int) -> tuple[int, int, int]:
+def _count(dataset: str, vocab_size: int) -> tuple[int, int, int]:
     """Tokens, samples, and tokens of the longest sample; names the first row left out.
 
     Raises:
         DatasetError: the dataset can't be read.
     """
     from hslib.dataset import Dataset, Limits
+    from hslib.job.plan import rejections_sentence
 
     survey = Dataset(dataset, Limits(vocab_size, max_tokens=2**31)).survey()
     if survey.rejections:
-        first = survey.rejections[0]
-        print(f"{len(survey.rejections)} rows left out; the first: {first.index}, {first.detail}")
+        print(f"{len(survey.rejections)} rows left out: {rejections_sentence(survey)}")
     longest = max((row.num_tokens for row in survey.rows), default=0)
     return survey.num_tokens, len(survey.rows), longest
 

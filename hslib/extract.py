@@ -5,13 +5,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from hslib.cluster import Cluster, ShardRun, opening
-from hslib.errors import DatasetError
 from hslib.job import (
     Extractor,
     Job,
     Progress,
     ProgressState,
     Result,
+    check_inputs,
     is_at_work,
     prepare,
     read_progress,
@@ -32,14 +32,10 @@ def open_servers(
 
     Raises:
         ServerError: one can't be started, reached or trusted, or serves something else.
-        DatasetError: there is no dataset.
+        DatasetError, ParameterError: as :func:`hslib.job.check_inputs`; nothing was started then.
         StoreError: the store's bucket refuses, or can't be reached.
     """
-    if not parameters.dataset_file.exists():  # before a server is loaded for nothing
-        raise DatasetError(
-            f"there is no dataset at {parameters.dataset_file.absolute()}",
-            fix="set dataset_path to a JSONL (.gz, .zst) or Parquet file",
-        )
+    check_inputs(parameters)  # before a server is loaded for nothing
     if parameters.ray_address:
         return opening.open_cluster(parameters, on_progress)
     return endpoints.open_endpoints(parameters, on_progress)

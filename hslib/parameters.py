@@ -13,6 +13,7 @@ import pydantic
 from pydantic import Field
 
 from hslib import demo
+from hslib.dataset import absolute_source
 from hslib.errors import ParameterError
 from hslib.model import local_folder
 from hslib.store import StoreUrl, read_store_url
@@ -100,13 +101,15 @@ class CaptureParameters(Parameters):
 
 
 class DatasetParameters(Parameters):
-    """``dataset_path`` empty = the demo's rows."""
+    """``dataset_path``: a file, folder, glob, ``datasets`` folder or ``hf:NAME``; empty = the
+    demo's rows."""
 
     dataset_path: str = ""
 
     @property
-    def dataset_file(self) -> Path:
-        return Path(self.dataset_path) if self.dataset_path else demo.dataset_path()
+    def dataset_source(self) -> str:
+        """``dataset_path``, absolute where it is a path."""
+        return absolute_source(self.dataset_path or demo.dataset_path())
 
 
 class StoreParameters(Parameters):
@@ -172,8 +175,10 @@ class ExtractionParameters(CaptureParameters, DatasetParameters, StoreParameters
 
     ``concurrency``: requests in flight. ``max_tokens`` 0 = the server's limit. ``limit`` 0 =
     all rows. ``resume_check``: what a stored sample must pass to count as done.
+    ``mask_column``: the only column that says which tokens train; empty = those that are known.
     ``max_attempts``: tries per sample. ``max_zero_mask_share``: the job is refused when the masks
-    of a larger share of the rows are all zero. ``on_changed_rows``: rows whose ids or mask are no
+    of a larger share of the rows are all zero. ``max_rejected_share``: it is refused when a larger
+    share of the rows can't be extracted. ``on_changed_rows``: rows whose ids or mask are no
     longer those stored stop the job, or are extracted again. ``samples_per_request``: short rows
     share a request, up to so many or ``tokens_per_request`` tokens. ``server_wait_s``: how long a
     server that does not answer may take to come back.
@@ -191,6 +196,7 @@ class ExtractionParameters(CaptureParameters, DatasetParameters, StoreParameters
     concurrency: int = Field(16, ge=1, le=1024)
     max_tokens: int = Field(0, ge=0)
     limit: int = Field(0, ge=0)
+    mask_column: str = ""
     strict: bool = False
     retry_failed: bool = False
     resume_check: Literal["size", "deep"] = "size"
@@ -198,6 +204,7 @@ class ExtractionParameters(CaptureParameters, DatasetParameters, StoreParameters
     num_shards: int = Field(1, ge=1)
     max_attempts: int = Field(3, ge=1)
     max_zero_mask_share: float = Field(0.1, ge=0, le=1)
+    max_rejected_share: float = Field(0.1, ge=0, le=1)
     on_changed_rows: Literal["refuse", "redo"] = "refuse"
     samples_per_request: int = Field(8, ge=1)
     tokens_per_request: int = Field(2048, ge=1)

@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "dataset": {"errors", "files"},
     "rows": {"errors", "files", "model", "dataset"},
     "store": {"errors", "files", "model", "dataset"},
-    "parameters": {"errors", "model", "store.url"},
+    "parameters": {"errors", "model", "dataset.sources", "store.url"},
     "server": {*_BASE, "rows"},
     "job": {*_BASE, "rows", "server"},
     "cluster": _HOST,

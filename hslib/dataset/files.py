@@ -1,49 +1,78 @@
-"""The rows of a JSONL or Parquet file, parsed and unchecked."""
+"""The rows of one file, parsed and unchecked: JSON lines, Parquet, or Arrow as ``datasets`` has it.
+
+JSON lines are split on ``\n`` only: a U+2028 inside a string or a CRLF shifts no row.
+"""
 
 import gzip
+import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 import zstandard
 
-from hslib.dataset.sample import Rejection
+from hslib.dataset.sample import Fault
 from hslib.errors import DatasetError
 
+_BATCH = 256  # rows of a table in memory at once
+_MAGIC = (
+    (b"\x1f\x8b", "gzip"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    (b"PAR1", "parquet"),
+    (b"ARROW1", "arrow file"),
+    (b"\xff\xff\xff\xff", "arrow stream"),
+)
+_TABLES = ("parquet", "arrow file", "arrow stream")
 
-def read_rows(
-    path: str | Path, columns: Sequence[str] | None = ("id", "input_ids", "loss_mask")
-) -> Iterator[tuple[int, dict[str, Any] | Rejection]]:
-    """(index, parsed row or rejection) for each row of a JSONL or Parquet file.
+
+def read_file(
+    path: Path, columns: Sequence[str] | None, first: int = 0
+) -> Iterator[dict[str, Any] | Fault]:
+    """Each row, or why it is none.
+
+    In a table's structs, fields that are null are left out: Arrow gives every row the fields of all
+    of them, and can't tell a null from a field that was not there.
 
     Args:
-        columns: what is read of a Parquet file; None = all.
+        columns: what is read of a table; None = all.
+        first: the index of the file's first row, for errors.
 
     Raises:
         DatasetError: the file is missing or empty, is a Git LFS pointer or an HTML page, or breaks
             off (after which row).
     """
-    path = Path(path)
+    import pyarrow
+
     kind = sniff(path)
-    if kind == "parquet":
-        yield from _parquet_rows(path, columns)
-        return
-    index = -1
+    rows = _table_rows(path, kind, columns) if kind in _TABLES else _json_rows(path, kind)
+    count = 0
     try:
-        for index, line in enumerate(_lines(path, kind)):
-            yield index, _parse_line(index, line)
-    except (EOFError, OSError, zlib.error, zstandard.ZstdError) as error:
+        for row in rows:
+            yield row
+            count += 1
+    except (EOFError, OSError, zlib.error, zstandard.ZstdError, pyarrow.ArrowException) as error:
         raise DatasetError(
-            f"the file breaks off after row {index}: {error}",
+            f"the file is not whole: it breaks off after {count} rows, before row {first + count} "
+            f"of the dataset: {error}",
             path=str(path),
             fix="fetch or write it again; nothing was sent",
         ) from error
 
 
+def is_table(path: Path) -> bool:
+    """Whether the file has rows, and not lines."""
+    return sniff(path) in _TABLES
+
+
 def sniff(path: Path) -> str:
-    """``"plain"``, ``"gzip"``, ``"zstd"`` or ``"parquet"``, by the file's first bytes."""
+    """What a file is by its first bytes: ``"plain"``, ``"gzip"``, ``"zstd"``, ``"parquet"``,
+    ``"arrow file"`` or ``"arrow stream"``.
+
+    Raises:
+        DatasetError: it can't be read, or is no data.
+    """
     try:
         with path.open("rb") as handle:
             head = handle.read(64)
@@ -51,7 +80,7 @@ def sniff(path: Path) -> str:
         raise DatasetError(
             f"the dataset can't be read: {error.strerror}",
             path=str(path),
-            fix="give a JSONL (.gz, .zst) or Parquet file",
+            fix="give a JSONL (.gz, .zst) or Parquet file, or a folder of them",
         ) from error
     if not head:
         raise DatasetError("the dataset is an empty file", path=str(path), fix="fetch it again")
@@ -65,10 +94,12 @@ def sniff(path: Path) -> str:
             path=str(path),
             fix="fetch it again and check the address",
         )
-    for magic, kind in ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"PAR1", "parquet")):
-        if head.startswith(magic):
-            return kind
-    return "plain"
+    return next((kind for magic, kind in _MAGIC if head.startswith(magic)), "plain")
+
+
+def _json_rows(path: Path, kind: str) -> Iterator[dict[str, Any] | Fault]:
+    for number, line in enumerate(_lines(path, kind)):
+        yield _parse_line(line if number else line.removeprefix(b"\xef\xbb\xbf"))
 
 
 def _lines(path: Path, kind: str) -> Iterator[bytes]:
@@ -80,12 +111,13 @@ def _lines(path: Path, kind: str) -> Iterator[bytes]:
 
 
 def _zstd_lines(path: Path) -> Iterator[bytes]:
-    """Lines of any number of frames.
+    """Lines of any number of frames, with windows of any size.
 
     Raises:
         EOFError: the last frame is cut off; the library's own reader would not notice.
     """
-    frame, rest = zstandard.ZstdDecompressor().decompressobj(), b""
+    decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)  # zstd --long=31
+    frame, rest = decompressor.decompressobj(), b""
     with path.open("rb") as file:
         data = file.read(1 << 20)
         while data:
@@ -93,48 +125,102 @@ def _zstd_lines(path: Path) -> Iterator[bytes]:
             yield from (line + b"\n" for line in lines)
             data = frame.unused_data or file.read(1 << 20)
             if frame.eof and data:
-                frame = zstandard.ZstdDecompressor().decompressobj()
+                frame = decompressor.decompressobj()
     if not frame.eof:
         raise EOFError("the last zstd frame is not whole")
     if rest:
         yield rest
 
 
-def _parse_line(index: int, line: bytes) -> dict[str, Any] | Rejection:
-    def reject(reason: str, detail: str, fix: str = "write one JSON object per line") -> Rejection:
-        return Rejection(index, str(index), reason, detail, fix)
-
-    if index == 0:
-        line = line.removeprefix(b"\xef\xbb\xbf")
+def _parse_line(line: bytes) -> dict[str, Any] | Fault:
     text = line.strip()
     if not text:
-        return reject("blank", "the line is blank", "remove the line")
+        return Fault("blank", "the line is blank", "remove the line")
+    array = ": jq -c '.[]' makes them of an array" if text.startswith(b"[") else ""
+    fix = f"write one JSON object per line{array}"
     try:
         row = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        torn = "" if line.endswith(b"\n") else "; the last line has no end, it may be torn off"
-        return reject("not_json", f"{error}{torn}")
-    return row if isinstance(row, dict) else reject("not_json", f"a {type(row).__name__}")
+        row = _lenient(text)
+        if row is None:
+            torn = "" if line.endswith(b"\n") else "; the last line has no end, it may be torn off"
+            return Fault("not_json", f"{error}{torn}", fix)
+    return row if isinstance(row, dict) else Fault("not_json", f"a {type(row).__name__}", fix)
 
 
-def _parquet_rows(
-    path: Path, columns: Sequence[str] | None
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def _lenient(text: bytes) -> Any:
+    """What Python writes and JSON lacks: NaN, Infinity, half a surrogate pair. None if not JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _table_rows(path: Path, kind: str, columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
+    for batch in _batches(path, kind, columns):
+        clean = _without_nulls(batch.schema)
+        for start in range(0, batch.num_rows, _BATCH):
+            rows = batch.slice(start, _BATCH).to_pylist(maps_as_pydicts="lossy")
+            yield from map(clean, rows)
+
+
+def _batches(path: Path, kind: str, columns: Sequence[str] | None) -> Iterator[Any]:
+    """Record batches, read and not mapped: what was read does not count as memory."""
     import pyarrow
     import pyarrow.parquet
 
-    index = 0
-    try:
-        file = pyarrow.parquet.ParquetFile(path)
-        names = file.schema_arrow.names
-        wanted = names if columns is None else [name for name in names if name in columns]
-        for batch in file.iter_batches(batch_size=256, columns=wanted):
-            for row in batch.to_pylist():
-                yield index, row
-                index += 1
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DatasetError(
-            f"not a whole Parquet file, it breaks off before row {index}: {error}",
-            path=str(path),
-            fix="fetch or write it again; nothing was sent",
-        ) from error
+    if kind == "parquet":
+        table = pyarrow.parquet.ParquetFile(path)
+        wanted = _chosen(table.schema_arrow.names, columns)
+        yield from table.iter_batches(batch_size=_BATCH, columns=wanted)
+        return
+    with pyarrow.OSFile(str(path)) as file:
+        if kind == "arrow stream":
+            for batch in pyarrow.ipc.open_stream(file):
+                yield batch.select(_chosen(batch.schema.names, columns))
+            return
+        table = pyarrow.ipc.open_file(file)
+        for number in range(table.num_record_batches):
+            batch = table.get_batch(number)
+            yield batch.select(_chosen(batch.schema.names, columns))
+
+
+def _chosen(names: list[str], columns: Sequence[str] | None) -> list[str]:
+    return names if columns is None else [name for name in names if name in columns]
+
+
+def _without_nulls(fields: Any) -> Callable[[Any], Any]:
+    """Leaves null fields out of a struct's value, and of those in it; ``fields``: its type."""
+    inner = {field.name: part for field in fields if (part := _cleaner(field.type))}
+
+    def clean(struct: Any) -> Any:
+        return {
+            name: inner[name](value) if name in inner else value
+            for name, value in struct.items()
+            if value is not None
+        }
+
+    return clean
+
+
+def _cleaner(kind: Any) -> Callable[[Any], Any] | None:
+    """What makes a value as it went in of one that is not null; None where it is that already."""
+    from pyarrow import JsonType, types
+
+    if isinstance(kind, JsonType):  # the Json columns of datasets
+        return orjson.loads
+    if types.is_struct(kind):
+        return _without_nulls(kind)
+    if types.is_map(kind):
+        return _each(_cleaner(kind.item_type), is_map=True)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _each(_cleaner(kind.value_type), is_map=False)
+    return None
+
+
+def _each(clean: Callable[[Any], Any] | None, is_map: bool) -> Callable[[Any], Any] | None:
+    if clean is None:
+        return None
+    if is_map:
+        return lambda values: {k: v if v is None else clean(v) for k, v in values.items()}
+    return lambda values: [v if v is None else clean(v) for v in values]

@@ -1,7 +1,10 @@
 """What a dataset's rows become: samples fit to be extracted, or rejections with their reasons."""
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import xxhash
@@ -9,21 +12,28 @@ import xxhash
 
 @dataclass(frozen=True)
 class Limits:
-    """What a row must fit: ids in ``0 .. vocab_size-1``, at most ``max_tokens`` tokens."""
+    """What a row must fit: ids in ``0 .. vocab_size-1``, at most ``max_tokens`` tokens.
+
+    ``placeholders``: ids that stand for images and the like, with their names in the config.
+    """
 
     vocab_size: int
     max_tokens: int
+    placeholders: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A row that is fit to be extracted. ``input_ids`` int32 [T], ``loss_mask`` uint8 [T]."""
+    """A row that is fit to be extracted. ``input_ids`` int32 [T], ``loss_mask`` uint8 [T].
+
+    ``mask_column``: the column that the mask was taken from; "" = there was none, all ones.
+    """
 
     index: int
     id: str
     input_ids: np.ndarray
     loss_mask: np.ndarray
-    has_mask: bool = True
+    mask_column: str = "loss_mask"
     has_id: bool = True  # else ``id`` is the index
 
     @property
@@ -50,6 +60,15 @@ class Rejection:
     reason: str
     detail: str
     fix: str
+    where: str = ""  # file and line
+
+
+class Fault(NamedTuple):
+    """Why a row is rejected."""
+
+    reason: str
+    detail: str
+    fix: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +90,16 @@ class Survey:
     rejections: list[Rejection]
     num_rows: int
     zero_masks: int  # good rows whose mask is all zero: no token of them is trained on
-    missing_masks: int  # good rows without loss_mask: taken as all ones
+    mask_columns: Mapping[str, int]  # good rows by the column of their mask; "": none, all ones
     digest: str  # xxh3-128 over the rows' digests in order
     end: int  # the first index that was not read: the limit, else sys.maxsize
 
     @property
     def num_tokens(self) -> int:
         return sum(row.num_tokens for row in self.rows)
+
+
+def count_reasons(rejections: Iterable[Rejection]) -> str:
+    """``"17 padded, 2 too_long"``; "" for none."""
+    counts = Counter(rejection.reason for rejection in rejections)
+    return ", ".join(f"{count} {reason}" for reason, count in counts.most_common())

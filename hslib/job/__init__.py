@@ -2,6 +2,7 @@
 
 from hslib.job.extractor import Extractor
 from hslib.job.forecast import Forecast, RequestLimits, Work
+from hslib.job.inputs import check_inputs
 from hslib.job.interrupt import Interrupts
 from hslib.job.prepare import Job, Result, prepare, record_plan, result_of
 from hslib.job.progress import (
@@ -16,6 +17,7 @@ from hslib.job.watch import is_at_work
 
 __all__ = [
     "at_work",
+    "check_inputs",
     "Extractor",
     "Forecast",
     "Interrupts",

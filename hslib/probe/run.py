@@ -116,6 +116,7 @@ def _extract_from_server(
         dump_dir=parameters.dump_dir,
         layers=parameters.layers,
         limit=max(64, parameters.num_rows),
+        max_rejected_share=1.0,  # a few rows are enough
         api_key_env=parameters.api_key_env,
     )
     servers = extract.open_servers(job)

@@ -7,7 +7,6 @@ bytes per token times the tokens of all rows; exact, but all rows' lengths must 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from hslib.dataset import Dataset, Limits
 from hslib.errors import StoreError
@@ -93,7 +92,7 @@ def outlook(store: Store, rows_asked: int = 0, dataset_path: str = "") -> Outloo
     rows, tokens = max(rows_asked, len(stored)), None
     if dataset_path:
         limits = Limits(store.manifest.vocab_size, max_tokens=2**31)
-        survey = Dataset(Path(dataset_path), limits).survey()
+        survey = Dataset(dataset_path, limits).survey()
         rows, tokens = len(survey.rows), survey.num_tokens
     if len(stored) < rows:
         about = f"{rows - len(stored):,} rows are still to come"

@@ -135,7 +135,7 @@ def main() -> None:
 
 
 def measure(parameters: ExtractionParameters, cluster: Cluster) -> dict[str, Any]:
-    dataset = Dataset(parameters.dataset_file, Limits(512, 4096))
+    dataset = Dataset(parameters.dataset_source, Limits(512, 4096))
     started = time.perf_counter()
     survey = dataset.survey()
     survey_s = time.perf_counter() - started

@@ -25,7 +25,7 @@ def row(index: int, num_tokens: int = 10, digest: str = "") -> RowInfo:
 
 def survey(rows: list[RowInfo], rejected: tuple[int, ...] = (), zero_masks: int = 0) -> Survey:
     rejections = [Rejection(i, f"r{i}", "empty", "[]", "drop it") for i in rejected]
-    return Survey(rows, rejections, len(rows) + len(rejections), zero_masks, 0, "digest", 10**9)
+    return Survey(rows, rejections, len(rows) + len(rejections), zero_masks, {}, "digest", 10**9)
 
 
 def entry(row: RowInfo, status: str = "ok") -> Entry:
