@@ -215,7 +215,7 @@ def test_rows_that_no_job_would_send_are_left_out_and_named(
     with path.open("a") as file:
         file.write(json.dumps({"id": "none"}) + "\n")
     shown = plan(capsys, *CASE, "--dataset", path, "--rate", 10)
-    assert "1 rows left out; the first: 1, the row has only: id" in shown
+    assert "1 rows left out: 1 no_ids; the first: row 1 (rows.jsonl, line 2)" in shown
     assert "50 tokens x" in shown
 
 
@@ -227,7 +227,7 @@ def test_rows_that_no_job_would_send_are_left_out_and_named(
         ([*CASE, "--tokens", "100", "--longest", "200"], "do not make 100 tokens"),
         ([*CASE[:4], "--layers", "3,62", "--tokens", "100"], "outside 1..61"),
         (["--model", "nowhere", "--tokens", "100"], "no config.json"),
-        ([*CASE, "--dataset", "nowhere.jsonl"], "can't be read"),
+        ([*CASE, "--dataset", "nowhere.jsonl"], "there is no dataset at /"),
     ],
 )
 def test_what_can_not_be_planned_says_why(
