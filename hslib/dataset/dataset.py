@@ -17,7 +17,15 @@ from hslib.dataset.sample import Limits, Rejection, RowInfo, Sample, Survey
 from hslib.dataset.sources import find_files, rows_of
 from hslib.errors import DatasetError
 
-_CHECKED = ("id", "input_ids", "attention_mask", "messages", *MASK_COLUMNS, *MEDIA_COLUMNS)
+_CHECKED = (
+    "id",
+    "input_ids",
+    "attention_mask",
+    "messages",
+    "conversations",
+    *MASK_COLUMNS,
+    *MEDIA_COLUMNS,
+)
 
 
 @dataclass(frozen=True)

@@ -90,13 +90,18 @@ class Survey:
     rejections: list[Rejection]
     num_rows: int
     zero_masks: int  # good rows whose mask is all zero: no token of them is trained on
-    mask_columns: Mapping[str, int]  # good rows by the column of their mask; "": none, all ones
+    mask_columns: Mapping[str, int]  # good rows by the column of their mask; "" = none, all ones
     digest: str  # xxh3-128 over the rows' digests in order
     end: int  # the first index that was not read: the limit, else sys.maxsize
 
     @property
     def num_tokens(self) -> int:
         return sum(row.num_tokens for row in self.rows)
+
+    @property
+    def missing_masks(self) -> int:
+        """Good rows of which no column says what trains."""
+        return self.mask_columns.get("", 0)
 
 
 def count_reasons(rejections: Iterable[Rejection]) -> str:

@@ -22,7 +22,7 @@ _FIX = "set dataset_path to a JSONL (.gz, .zst) or Parquet file, a folder or glo
 _FIX += "datasets folder, or hf:NAME"
 # what stands beside rows; the last two are written by hslib.rows
 _NO_DATA = (".lock", ".tmp", ".crc", ".md", ".manifest.json", ".rejected.jsonl")
-_NOTES = {"dataset_info.json", "dataset_infos.json", "manifest.json", "LICENSE", "README"}
+_NOTES = {"dataset_info.json", "dataset_infos.json", "manifest.json"}
 _JSON = {".jsonl", ".ndjson", ".jsonlines", ".json"}
 _SHARD = re.compile(r"(?P<stem>.*)-(?P<number>\d+)-of-(?P<count>\d+)(?P<suffix>\..*)")
 
@@ -119,7 +119,8 @@ def _folder_files(folder: Path) -> list[Path]:
 
 
 def _is_data(file: Path) -> bool:
-    is_note = file.name in _NOTES or file.name.endswith(_NO_DATA) or file.name[0] in "._"
+    is_note = file.name in _NOTES or file.stem.upper() in ("LICENSE", "README")
+    is_note = is_note or file.name.endswith(_NO_DATA) or file.name[0] in "._"
     return file.is_file() and not is_note
 
 
@@ -169,5 +170,5 @@ def _saved_files(folder: Path) -> list[Path]:
         return []
     files = [folder / file["filename"] for file in json.loads(state.read_text())["_data_files"]]
     if any(folder.glob("indices*.arrow")):
-        raise DatasetError(f"{folder} has a table of indices", fix="save it again with datasets 2")
+        raise DatasetError(f"{folder} has a table of indices", fix="save it again")
     return files

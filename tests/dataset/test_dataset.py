@@ -65,6 +65,7 @@ def test_the_survey_counts_what_the_job_must_know(tmp_path: Path) -> None:
     assert (rejected.index, rejected.where) == (2, "rows.jsonl, line 3")
     assert (survey.num_rows, survey.zero_masks, survey.num_tokens) == (4, 1, 6)
     assert survey.mask_columns == {"loss_mask": 1, "": 1, "labels": 1}
+    assert survey.missing_masks == 1
 
 
 def test_reasons_are_counted_the_most_frequent_first() -> None:
