@@ -4,6 +4,7 @@ JSON lines are split on ``\n`` only: a U+2028 inside a string or a CRLF shifts n
 """
 
 import gzip
+import itertools
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -158,10 +159,31 @@ def _lenient(text: bytes) -> Any:
 
 def _table_rows(path: Path, kind: str, columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
     for batch in _batches(path, kind, columns):
-        clean = _without_nulls(batch.schema)
+        names = batch.schema.names
         for start in range(0, batch.num_rows, _BATCH):
-            rows = batch.slice(start, _BATCH).to_pylist(maps_as_pydicts="lossy")
-            yield from map(clean, rows)
+            part = batch.slice(start, _BATCH)
+            values = [_column_values(column) for column in part.columns] or [[]] * part.num_rows
+            for row in zip(*values, strict=True) if names else values:
+                found = zip(names, row, strict=True)
+                yield {name: value for name, value in found if value is not None}
+
+
+def _column_values(column: Any) -> list[Any]:
+    """A column's values as they went in; ids and masks without an object of pyarrow's for each."""
+    from pyarrow import types
+
+    kind = column.type
+    if (types.is_list(kind) or types.is_large_list(kind)) and types.is_integer(kind.value_type):
+        ends = column.offsets.to_numpy()
+        inner = column.values.slice(ends[0], ends[-1] - ends[0])
+        if not inner.null_count:
+            flat, ends = inner.to_numpy().tolist(), (ends - ends[0]).tolist()
+            lists = [flat[a:b] for a, b in itertools.pairwise(ends)]
+            known = column.is_valid().to_pylist() if column.null_count else ()
+            return [v if k else None for v, k in zip(lists, known, strict=True)] if known else lists
+    values = column.to_pylist(maps_as_pydicts="lossy")
+    clean = _cleaner(kind)
+    return [v if v is None else clean(v) for v in values] if clean else values
 
 
 def _batches(path: Path, kind: str, columns: Sequence[str] | None) -> Iterator[Any]:

@@ -186,3 +186,23 @@ def test_maps_become_dicts_and_keep_their_nulls(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     pyarrow.parquet.write_table(pyarrow.table(rows, pyarrow.schema(kinds)), path)
     assert rows_of(path) == [{"m": {"x": 1, "y": None}, "s": {"x": {"a": 1}, "y": None}}]
+
+
+def test_lists_of_integers_come_out_as_pyarrow_has_them(tmp_path: Path) -> None:
+    """They take a way of their own: many rows, empty lists, null lists, nulls in lists, slices."""
+    rows = [None if n % 7 == 0 else list(range(n % 5)) for n in range(600)]
+    inside = [[1, None] if n == 300 else [n] for n in range(600)]
+    table = pyarrow.table(
+        {"a": rows, "b": inside, "c": pyarrow.array(rows, pyarrow.large_list(pyarrow.uint8()))}
+    )
+    path = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(table, path)
+    found = rows_of(path)
+    for name in "abc":
+        assert [row.get(name) for row in found] == table[name].to_pylist()
+    assert type(found[1]["a"]) is list and type(found[1]["a"][0]) is int
+
+
+def test_a_table_without_the_columns_asked_for_has_as_many_rows(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "rows.parquet")
+    assert [row for _, row in read_rows(tmp_path / "rows.parquet", ("id",))] == [{}, {}]
