@@ -30,6 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "parameters": {"errors", "model", "store.url"},
     "server": {*_BASE, "rows"},
     "job": {*_BASE, "rows", "server"},
+    "answers": {*_BASE, "rows", "server", "job"},
     "cluster": _HOST,
     "extract": {*_HOST, "cluster"},
     "stats": {*_BASE, "drawing"},
@@ -38,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "drafter": {*_BASE, "drawing", "export"},
     "probe": {*_HOST, "drawing", "cluster", "extract", "notebook"},
     "notebook": {*_HOST, "cluster", "extract", "stats", "diagnosis", "export", "drafter"},
-    "__main__": {*_HOST, "cluster", "extract", "stats", "diagnosis", "export", "drafter"}
+    "__main__": {*_HOST, "answers", "cluster", "extract", "stats", "diagnosis", "export", "drafter"}
     | {"probe", "notebook"},
     "demo": set(),
 }

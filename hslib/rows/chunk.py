@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
@@ -72,10 +72,17 @@ def make_chunk(chat: Chat, raw: Raw, suffix: str) -> MadeChunk:
     Args:
         suffix: ``.gz`` or ``.zst``: each chunk becomes a member or frame of its own.
     """
+    return packed_chunk(digest_of(raw), len(raw), make_rows(chat, raw), suffix)
+
+
+def packed_chunk(
+    digest: str, conversations: int, items: Iterable[Row | Rejection], suffix: str
+) -> MadeChunk:
+    """The lines of rows and of rejections, and their counts."""
     lines, rejected = [], []
     tokens = trained = longest = 0
     reasons: Counter[str] = Counter()
-    for item in make_rows(chat, raw):
+    for item in items:
         if isinstance(item, Row):
             lines.append(orjson.dumps(item.as_dict(), option=orjson.OPT_SERIALIZE_NUMPY))
             tokens += len(item.input_ids)
@@ -84,8 +91,8 @@ def make_chunk(chat: Chat, raw: Raw, suffix: str) -> MadeChunk:
         else:
             rejected.append(orjson.dumps(_printable(item)))
             reasons[item.reason] += 1
-    counts = Counts(len(raw), len(lines), tokens, trained, longest, dict(reasons))
-    return MadeChunk(digest_of(raw), counts, _packed(_joined(lines), suffix), _joined(rejected))
+    counts = Counts(conversations, len(lines), tokens, trained, longest, dict(reasons))
+    return MadeChunk(digest, counts, _packed(_joined(lines), suffix), _joined(rejected))
 
 
 def _joined(lines: list[bytes]) -> bytes:
