@@ -15,6 +15,7 @@ from pydantic import Field
 from hslib import demo
 from hslib.errors import ParameterError
 from hslib.model import local_folder
+from hslib.rows import Recipe
 from hslib.store import StoreUrl, read_store_url
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -107,6 +108,57 @@ class DatasetParameters(Parameters):
     @property
     def dataset_file(self) -> Path:
         return Path(self.dataset_path) if self.dataset_path else demo.dataset_path()
+
+
+class RowsParameters(Parameters):
+    """Notebook 00. ``chats_path`` empty = the demo's conversations, ``model_path`` empty = its
+    model, ``out_path`` empty = ``rows.jsonl`` in the run.
+
+    The others are those of :class:`hslib.rows.Recipe`. ``workers``: processes, 0 = one per core, at
+    most eight. ``max_rejected_share``: a larger share of rejected rows is no success.
+    """
+
+    chats_path: str = ""
+    model_path: str = ""
+    out_path: str = ""
+    train_on: Literal["all", "last"] = "all"
+    thinking: Literal["keep", "drop"] = "keep"
+    unstable: Literal["per_turn", "reject"] = "per_turn"
+    special_in_text: Literal["reject", "allow"] = "reject"
+    max_tokens: int = Field(0, ge=0)
+    system_prompt: str = ""
+    chat_template: str = ""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    end_tokens: list[str] = Field(default_factory=list)
+    date: str = ""
+    trust_remote_code: bool = False
+    workers: int = Field(0, ge=0)
+    max_rejected_share: float = Field(0.1, ge=0, le=1)
+
+    @property
+    def source(self) -> str:
+        return self.chats_path or str(demo.dataset_path())
+
+    @property
+    def out_file(self) -> Path:
+        return Path(self.out_path).absolute() if self.out_path else self.run_path / "rows.jsonl"
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the rows' making depends on."""
+        model = local_folder(self.model_path, "tokenizer") if self.model_path else None
+        return Recipe(
+            model=model or demo.model_path(),
+            template=self.chat_template_kwargs,
+            end_tokens=tuple(self.end_tokens),
+            **{
+                name: getattr(self, name)
+                for name in (
+                    *("train_on", "thinking", "unstable", "special_in_text", "max_tokens"),
+                    *("system_prompt", "chat_template", "date", "trust_remote_code"),
+                )
+            },
+        )
 
 
 class StoreParameters(Parameters):

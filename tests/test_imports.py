@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "dataset": {"errors", "files"},
     "rows": {"errors", "files", "model", "dataset"},
     "store": {"errors", "files", "model", "dataset"},
-    "parameters": {"errors", "model", "store.url"},
+    "parameters": {"errors", "model", "rows", "store.url"},
     "server": {*_BASE, "rows"},
     "job": {*_BASE, "rows", "server"},
     "answers": {*_BASE, "rows", "server", "job"},

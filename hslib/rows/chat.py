@@ -183,6 +183,12 @@ def load_chat(recipe: Recipe) -> Chat:
             fix="name the model's folder (tokenizer.json or tokenizer.model in it); set "
             "trust_remote_code if it brings its own code",
         ) from error
+    if not isinstance(getattr(tokenizer, "added_tokens_decoder", None), dict):  # mistral-common's
+        raise DatasetError(
+            f"{type(tokenizer).__name__} has no template, it renders by code of its own",
+            path=str(recipe.model),
+            fix="tokenize with it, and give notebook 03 ids; or give a folder with tokenizer.json",
+        )
     return Chat(tokenizer, recipe)
 
 

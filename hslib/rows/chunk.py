@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
@@ -39,7 +39,14 @@ class Counts(msgspec.Struct, frozen=True):
     tokens: int = 0
     trained: int = 0  # tokens whose mask is 1
     longest: int = 0  # tokens of the longest row
+    single_turns: int = 0  # rows of which one turn trains, since it looks otherwise later
     rejected: dict[str, int] = {}  # by reason
+
+    @property
+    def rejected_share(self) -> float:
+        """Of the rows that were made or rejected, those that were rejected."""
+        rejected = sum(self.rejected.values())
+        return rejected / max(1, rejected + self.rows)
 
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(
@@ -48,6 +55,7 @@ class Counts(msgspec.Struct, frozen=True):
             self.tokens + other.tokens,
             self.trained + other.trained,
             max(self.longest, other.longest),
+            self.single_turns + other.single_turns,
             dict(Counter(self.rejected) + Counter(other.rejected)),
         )
 
@@ -76,26 +84,26 @@ def make_chunk(chat: Chat, raw: Raw, suffix: str) -> MadeChunk:
 
 
 def packed_chunk(
-    digest: str, conversations: int, items: Iterable[Row | Rejection], suffix: str
+    digest: str, conversations: int, items: Sequence[Row | Rejection], suffix: str
 ) -> MadeChunk:
     """The lines of rows and of rejections, and their counts."""
-    lines, rejected = [], []
-    tokens = trained = longest = 0
-    reasons: Counter[str] = Counter()
-    for item in items:
-        if isinstance(item, Row):
-            lines.append(orjson.dumps(item.as_dict(), option=orjson.OPT_SERIALIZE_NUMPY))
-            tokens += len(item.input_ids)
-            trained += int(item.loss_mask.sum())
-            longest = max(longest, len(item.input_ids))
-        else:
-            rejected.append(orjson.dumps(_printable(item)))
-            reasons[item.reason] += 1
-    counts = Counts(conversations, len(lines), tokens, trained, longest, dict(reasons))
-    return MadeChunk(digest, counts, _packed(_joined(lines), suffix), _joined(rejected))
+    rows = [item for item in items if isinstance(item, Row)]
+    rejected = [item for item in items if isinstance(item, Rejection)]
+    counts = Counts(
+        conversations=conversations,
+        rows=len(rows),
+        tokens=sum(len(row.input_ids) for row in rows),
+        trained=sum(int(row.loss_mask.sum()) for row in rows),
+        longest=max((len(row.input_ids) for row in rows), default=0),
+        single_turns=sum(row.turn is not None for row in rows),
+        rejected=dict(Counter(item.reason for item in rejected)),
+    )
+    lines = _joined(orjson.dumps(row.as_dict(), option=orjson.OPT_SERIALIZE_NUMPY) for row in rows)
+    refused = _joined(orjson.dumps(_printable(item)) for item in rejected)
+    return MadeChunk(digest, counts, _packed(lines, suffix), refused)
 
 
-def _joined(lines: list[bytes]) -> bytes:
+def _joined(lines: Iterable[bytes]) -> bytes:
     return b"".join(line + b"\n" for line in lines)
 
 

@@ -112,9 +112,10 @@ def _one_turn(chat: Chat, conversation: Conversation, first: int, turn: int) -> 
             'thinking "keep", or another chat_template',
         )
     end = _end_of_answer(chat, turn, text, len(before))
+    at = 0
     for message in conversation.messages[first:turn]:
-        _check_shown(message, before, is_trained=False)
-    _check_shown(conversation.messages[turn], text[len(before) : end], is_trained=True)
+        at = _check_shown(message, before, at)
+    _check_shown(conversation.messages[turn], text[len(before) : end], 0, is_trained=True)
     return Passage(conversation, text, ((len(before), end),), turn)
 
 
@@ -160,9 +161,11 @@ def _marked(chat: Chat, conversation: Conversation, turns: list[int]) -> Passage
             "no_marks", "the template marks nothing of this conversation", "correct the template"
         )
     marked = "\n".join(text[start:end] for start, end in spans)
-    for at, message in enumerate(conversation.messages[:stop]):
-        # a mark may leave out the reasoning of an earlier answer, as the template does
-        _check_shown(message, marked if at in turns else text, is_trained=at == turns[-1])
+    at = marked_at = 0
+    for number, message in enumerate(conversation.messages[:stop]):
+        at = _check_shown(message, text, at)
+        if number in turns:  # of reasoning before the last answer a template may keep nothing
+            marked_at = _check_shown(message, marked, marked_at, number == turns[-1])
     return Passage(conversation, text, tuple(spans))
 
 
@@ -193,6 +196,7 @@ def spelled_special(chat: Chat, parts: object) -> str:
 
 
 def _strings(value: object) -> Iterator[str]:
+    """All text in a JSON value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -204,10 +208,21 @@ def _strings(value: object) -> Iterator[str]:
             yield from _strings(inner)
 
 
-def _check_shown(message: Message, text: str, is_trained: bool) -> None:
-    """Templates leave out what they do not know: roles, tool calls, reasoning."""
-    for name, part in _parts(message, with_thinking=is_trained):
-        if not _is_shown(part, text):
+def _check_shown(message: Message, text: str, start: int, is_trained: bool = False) -> int:
+    """Templates leave out what they do not know: roles, tool calls, reasoning.
+
+    Args:
+        start: where the message before ends in the text.
+
+    Returns:
+        where this one ends.
+    """
+    is_moved = message["role"] in ("system", "developer")  # templates put them first
+    at = 0 if is_moved else start
+    for name, part in _parts(message, is_trained):
+        forms = (part.strip(), json.dumps(part.strip(), ensure_ascii=False)[1:-1])
+        ends = [found + len(form) for form in forms if (found := text.find(form, at)) >= 0]
+        if not ends:
             raise _TurnError(
                 "left_out",
                 f"the template leaves out the {message['role']}'s {name}, {_short(part)}",
@@ -215,27 +230,24 @@ def _check_shown(message: Message, text: str, is_trained: bool) -> None:
                 if name == "reasoning"
                 else "drop the row, or give another chat_template",
             )
+        at = ends[0]
+    return max(start, at)
 
 
-def _parts(message: Message, with_thinking: bool) -> Iterator[tuple[str, str]]:
-    """What must be seen of a message."""
-    content = message["content"]
-    thought, mark, visible = content.rpartition("</think>")
+def _parts(message: Message, is_trained: bool) -> Iterator[tuple[str, str]]:
+    """What must be seen of a message, in its order."""
+    thought, mark, visible = message["content"].rpartition("</think>")
     if message["role"] != "assistant" or not mark:
-        yield "content", content
-    else:
+        thought, visible = "", message["content"]
+    if is_trained:
+        yield "reasoning", message.get("reasoning_content", "")
+        yield "reasoning", thought.replace("<think>", "", 1)
+    if is_trained or "tool_calls" not in message:  # harmony's thoughts before an earlier call
         yield "content", visible
-        if with_thinking:
-            yield "reasoning", thought.replace("<think>", "", 1)
-    if with_thinking and "reasoning_content" in message:
-        yield "reasoning", message["reasoning_content"]
     for call in message.get("tool_calls", ()):
         yield "tool call", call["function"]["name"]
-
-
-def _is_shown(part: str, text: str) -> bool:
-    part = part.strip()
-    return part in text or json.dumps(part, ensure_ascii=False)[1:-1] in text
+        for part in _strings(call["function"]["arguments"]):
+            yield "tool call", part
 
 
 def _short(text: str) -> str:
