@@ -349,6 +349,18 @@ def rows(
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="run the tokenizer folder's own code")
     ] = False,
+    regenerate: Annotated[
+        bool, typer.Option("--regenerate", help="the served model answers every user turn anew")
+    ] = False,
+    server_url: Annotated[
+        list[str] | None, typer.Option(help="of that model; none = one is started here")
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="of the answers; 0 = the likeliest")] = 0.0,
+    max_answer_tokens: Annotated[int, typer.Option(help="a longer answer is cut")] = 1024,
+    samples: Annotated[int, typer.Option(help="times that each conversation is answered")] = 1,
+    cut_answers: Annotated[Literal["drop", "keep"], typer.Option()] = "drop",
+    concurrency: Annotated[int, typer.Option(help="conversations in flight")] = 16,
+    api_key_env: Annotated[str, typer.Option(help="the variable that holds the API key")] = "",
 ) -> int:
     """Conversations to tokenized rows with a loss mask, by the model's own template.
 
@@ -356,6 +368,7 @@ def rows(
     """
     import tqdm
 
+    from hslib import answers
     from hslib import rows as rows_of
     from hslib.parameters import RowsParameters
 
@@ -381,16 +394,19 @@ def rows(
             "workers": workers,
             "max_rejected_share": max_rejected_share,
             "trust_remote_code": trust_remote_code,
+            "run_dir": str(Path(out).absolute().parent),
+            "regenerate": regenerate,
+            "server_url": server_url or "",
+            "temperature": temperature,
+            "max_answer_tokens": max_answer_tokens,
+            "samples": samples,
+            "cut_answers": cut_answers,
+            "concurrency": concurrency,
+            "api_key_env": api_key_env,
         }
     )
-    with tqdm.tqdm(unit="conversation", disable=None) as bar:
-        made = rows_of.make_file(
-            config.source,
-            config.out_file,
-            config.recipe,
-            workers,
-            lambda counts: bar.update(counts.conversations - bar.n),
-        )
+    with tqdm.tqdm(bar_format="{elapsed} {desc}", disable=None) as bar:
+        made = answers.make_rows(config, bar.set_description_str)
     for line in rows_of.rejection_table(made).to_dict("records"):
         print(f"{line['rows']} x {line['reason']}: row {line['first row']}: {line['evidence']}")
         print(f"  -> {line['cure']}")

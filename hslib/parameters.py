@@ -110,12 +110,17 @@ class DatasetParameters(Parameters):
         return Path(self.dataset_path) if self.dataset_path else demo.dataset_path()
 
 
-class RowsParameters(Parameters):
+class RowsParameters(KeyParameters):
     """Notebook 00. ``chats_path`` empty = the demo's conversations, ``model_path`` empty = its
     model, ``out_path`` empty = ``rows.jsonl`` in the run.
 
     The others are those of :class:`hslib.rows.Recipe`. ``workers``: processes, 0 = one per core, at
     most eight. ``max_rejected_share``: a larger share of rejected rows is no success.
+
+    ``regenerate``: the served model answers every user turn anew; ``server_url`` empty = the run's
+    server, else one is started and stopped. ``max_answer_tokens``: an answer that comes to it is
+    cut, and with ``cut_answers`` its turn dropped, or kept and counted in the row's ``num_cut``.
+    ``samples``: how often each conversation is answered. ``concurrency``: conversations in flight.
     """
 
     chats_path: str = ""
@@ -134,10 +139,33 @@ class RowsParameters(Parameters):
     trust_remote_code: bool = False
     workers: int = Field(0, ge=0)
     max_rejected_share: float = Field(0.1, ge=0, le=1)
+    regenerate: bool = False
+    server_url: str | list[str] = ""
+    temperature: float = Field(0.0, ge=0)
+    max_answer_tokens: int = Field(1024, ge=1)
+    samples: int = Field(1, ge=1)
+    cut_answers: Literal["drop", "keep"] = "drop"
+    concurrency: int = Field(16, ge=1, le=1024)
+
+    @pydantic.model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if self.samples > 1 and not self.temperature:
+            raise ValueError("samples at temperature 0 are all the same: set temperature")
+        if self.regenerate and self.thinking == "drop":
+            raise ValueError(
+                "thinking 'drop' is for answers that are there; a model that is to answer without "
+                "is asked so by chat_template_kwargs"
+            )
+        return self
 
     @property
     def source(self) -> str:
         return self.chats_path or str(demo.dataset_path())
+
+    @property
+    def server_urls(self) -> list[str]:
+        """The servers that are named; none when the run's own is meant."""
+        return _named_urls(self.server_url)
 
     @property
     def out_file(self) -> Path:
@@ -261,8 +289,7 @@ class ExtractionParameters(CaptureParameters, DatasetParameters, StoreParameters
     @property
     def server_urls(self) -> list[str]:
         """The servers that are named; none when the run's own is meant."""
-        urls = [self.server_url] if isinstance(self.server_url, str) else self.server_url
-        return [url for url in urls if url]
+        return _named_urls(self.server_url)
 
     @pydantic.model_validator(mode="after")
     def _fit_together(self) -> Self:
@@ -385,6 +412,10 @@ class ExportParameters(StoreParameters):
     def export_path(self) -> Path:
         default = self.run_path / "export" / self.trainer
         return Path(self.export_dir).absolute() if self.export_dir else default
+
+
+def _named_urls(given: str | list[str]) -> list[str]:
+    return [url for url in ([given] if isinstance(given, str) else given) if url]
 
 
 def dump_path(dump_dir: str, run_path: Path) -> Path:

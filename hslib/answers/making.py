@@ -15,11 +15,13 @@ import numpy as np
 
 from hslib.answers.journal import AnswerJournal, Outcome
 from hslib.answers.regenerate import AnswerProgress, AnswerSettings, Asked, Regeneration
+from hslib.answers.servers import served
 from hslib.answers.turns import questions
 from hslib.dataset import Rejection, read_rows
 from hslib.errors import HslibError, JobError, ServerError
 from hslib.files import Lock, explained
 from hslib.model import read_model
+from hslib.parameters import RowsParameters
 from hslib.rows import (
     Chat,
     Conversation,
@@ -28,12 +30,40 @@ from hslib.rows import (
     Recipe,
     Row,
     load_chat,
+    make_file,
     making,
     read_conversation,
 )
 from hslib.rows.chunk import CHUNK, cut, digest_of, packed_chunk
 from hslib.rows.passages import spelled_special
 from hslib.server import ServerClient
+
+
+def make_rows(
+    parameters: RowsParameters, show: Callable[[str], None] = lambda _line: None
+) -> Manifest:
+    """The file of rows that notebook 00's parameters ask for, of the data's answers or anew.
+
+    Args:
+        show: called with each new line of progress.
+
+    Raises:
+        HslibError: see :func:`hslib.rows.make_file` and :func:`answer_file`.
+    """
+    source, out, recipe = parameters.source, parameters.out_file, parameters.recipe
+    if not parameters.regenerate:
+        return make_file(source, out, recipe, parameters.workers, lambda c: show(c.line()))
+    with served(parameters, show) as servers:
+        limit = min(server.settings().max_req_input_len for server in servers)
+        settings = AnswerSettings(
+            temperature=parameters.temperature,
+            max_answer_tokens=parameters.max_answer_tokens,
+            max_tokens=min(parameters.max_tokens or limit, limit),
+            samples=parameters.samples,
+            keep_cut=parameters.cut_answers == "keep",
+            concurrency=parameters.concurrency,
+        )
+        return answer_file(source, out, recipe, settings, servers, lambda p: show(p.line()))
 
 
 def answer_file(

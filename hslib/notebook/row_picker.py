@@ -6,7 +6,6 @@ from typing import Any
 from hslib.diagnosis.view import is_explored
 from hslib.rows import Chat, Row, row_html
 
-
 _LENGTH = 200  # tokens of a row that shows something and can still be taken in
 
 

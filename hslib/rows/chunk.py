@@ -42,6 +42,10 @@ class Counts(msgspec.Struct, frozen=True):
     single_turns: int = 0  # rows of which one turn trains, since it looks otherwise later
     rejected: dict[str, int] = {}  # by reason
 
+    def line(self) -> str:
+        """Progress."""
+        return f"{self.conversations:,} conversations read, {self.rows:,} rows made"
+
     @property
     def rejected_share(self) -> float:
         """Of the rows that were made or rejected, those that were rejected."""
