@@ -399,6 +399,8 @@ class ExportParameters(StoreParameters):
 
     ``model_path`` empty = the one that the manifest names. ``draft_vocab_size`` 0 = the model's
     whole vocabulary. ``num_steps``: of the drafter trained here; 0 = export only.
+    ``own_answers_store``: of rows that the target answered itself (notebook 00, ``regenerate``), to
+    train one more drafter on; empty = none, of the demo one that is made.
     """
 
     trainer: Literal["speculators", "specforge"] = "speculators"
@@ -406,6 +408,7 @@ class ExportParameters(StoreParameters):
     model_path: str = ""
     draft_vocab_size: int = Field(320, ge=0)
     num_steps: int = Field(200, ge=0)
+    own_answers_store: str = ""
     seed: int = 0
 
     @property
