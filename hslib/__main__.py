@@ -1,6 +1,8 @@
 """The few commands that a terminal needs beside a notebook; exit code 0 only if all is well."""
 
+import json
 import math
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -51,6 +53,114 @@ def _whole(text: str) -> int:
         return int(Fraction(text))
     except (ValueError, ZeroDivisionError):
         raise typer.BadParameter(f"{text!r} is not a number") from None
+
+
+@app.command()
+def rows(
+    chats: Annotated[str, typer.Argument(metavar="CHATS", help="messages or conversations")],
+    out: Annotated[
+        str, typer.Argument(metavar="OUT", help=".jsonl (.gz, .zst) or .parquet; resumable")
+    ],
+    model: Annotated[str, typer.Option(help="the served model's folder, or an id of the hub")],
+    train_on: Annotated[Literal["all", "last"], typer.Option(help="which answers train")] = "all",
+    thinking: Annotated[
+        Literal["keep", "drop"], typer.Option(help="the answers' reasoning")
+    ] = "keep",
+    unstable: Annotated[
+        Literal["per_turn", "reject"],
+        typer.Option(help="turns that look otherwise once others follow: rows of their own, or"),
+    ] = "per_turn",
+    special_in_text: Annotated[
+        Literal["reject", "allow"], typer.Option(help="messages that spell a special token")
+    ] = "reject",
+    max_tokens: Annotated[int, typer.Option(help="longer rows are rejected; 0 = none")] = 0,
+    system_prompt: Annotated[str, typer.Option(help="where a conversation has none")] = "",
+    chat_template: Annotated[str, typer.Option(help="a file instead of the model's own")] = "",
+    chat_template_kwargs: Annotated[
+        str, typer.Option(help="JSON, such as '{\"enable_thinking\": false}'")
+    ] = "{}",
+    end_token: Annotated[
+        list[str] | None, typer.Option(help="ends an answer, beside the EOS; may be repeated")
+    ] = None,
+    date: Annotated[str, typer.Option(help="of templates that write today's: 2026-01-30")] = "",
+    workers: Annotated[int, typer.Option(help="processes; 0 = one per core, at most 8")] = 0,
+    max_rejected_share: Annotated[float, typer.Option(help="exit code 1 above it")] = 0.1,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="run the tokenizer folder's own code")
+    ] = False,
+    regenerate: Annotated[
+        bool, typer.Option("--regenerate", help="the served model answers every user turn anew")
+    ] = False,
+    server_url: Annotated[
+        list[str] | None, typer.Option(help="of that model; none = one is started here")
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="of the answers; 0 = the likeliest")] = 0.0,
+    max_answer_tokens: Annotated[int, typer.Option(help="a longer answer is cut")] = 1024,
+    samples: Annotated[int, typer.Option(help="times that each conversation is answered")] = 1,
+    cut_answers: Annotated[Literal["drop", "keep"], typer.Option()] = "drop",
+    concurrency: Annotated[int, typer.Option(help="conversations in flight")] = 16,
+    api_key_env: Annotated[str, typer.Option(help="the variable that holds the API key")] = "",
+) -> int:
+    """Conversations to tokenized rows with a loss mask, by the model's own template.
+
+    Exit code 1: no row was made, or too many were rejected.
+    """
+    import tqdm
+
+    from hslib import answers
+    from hslib import rows as rows_of
+    from hslib.parameters import RowsParameters
+
+    try:
+        variables = json.loads(chat_template_kwargs)
+    except ValueError:
+        raise typer.BadParameter("--chat-template-kwargs is not JSON") from None
+    config = RowsParameters.from_values(
+        {
+            "chats_path": chats,
+            "out_path": out,
+            "model_path": model,
+            "train_on": train_on,
+            "thinking": thinking,
+            "unstable": unstable,
+            "special_in_text": special_in_text,
+            "max_tokens": max_tokens,
+            "system_prompt": system_prompt,
+            "chat_template": chat_template,
+            "chat_template_kwargs": variables,
+            "end_tokens": end_token or [],
+            "date": date,
+            "workers": workers,
+            "max_rejected_share": max_rejected_share,
+            "trust_remote_code": trust_remote_code,
+            "run_dir": str(Path(out).absolute().parent),
+            "regenerate": regenerate,
+            "server_url": server_url or "",
+            "temperature": temperature,
+            "max_answer_tokens": max_answer_tokens,
+            "samples": samples,
+            "cut_answers": cut_answers,
+            "concurrency": concurrency,
+            "api_key_env": api_key_env,
+        }
+    )
+    with tqdm.tqdm(bar_format="{elapsed} {desc}", disable=None) as bar:
+        made = answers.make_rows(config, bar.set_description_str)
+    for line in rows_of.rejection_table(made).to_dict("records"):
+        print(f"{line['rows']} x {line['reason']}: row {line['first row']}: {line['evidence']}")
+        print(f"  -> {line['cure']}")
+    example = next(iter(rows_of.first_rows(config.out_file, 1)), None)
+    if example is not None:
+        text = rows_of.row_text(rows_of.load_chat(config.recipe), example)
+        print(f"\nrow {example.id}, what trains in «»:\n{text[:2000]}\n")
+    print("\n".join(rows_of.sentences(made, max_rejected_share)))
+    if not rows_of.is_good(made, max_rejected_share):
+        return 1
+    print(
+        "next: papermill notebooks/03_extraction.ipynb out.ipynb "
+        f"-p dataset_path {shlex.quote(out)} -p model_path {shlex.quote(model)}"
+    )
+    return 0
 
 
 @app.command()

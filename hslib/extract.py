@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
+from hslib import answers
 from hslib.cluster import Cluster, ShardRun, opening
 from hslib.job import (
     Extractor,
@@ -18,11 +19,20 @@ from hslib.job import (
     record_plan,
     result_of,
 )
-from hslib.parameters import ExtractionParameters, StoreParameters
+from hslib.parameters import (
+    ExportParameters,
+    ExtractionParameters,
+    RowsParameters,
+    StoreParameters,
+)
 from hslib.server import Endpoints, endpoints
 from hslib.store import Store, StoreWriter, find_store
 
-__all__ = ["Job", "Result", "open_servers", "prepare", "require_store", "run"]
+__all__ = ["Job", "own_answers_store", "Result", "open_servers", "prepare", "require_store", "run"]
+
+
+# of the answers that the demo model gives again: its lists have no likeliest end
+_DEMO_TEMPERATURE, _DEMO_ANSWER = 1.0, 128
 
 
 def open_servers(
@@ -103,6 +113,46 @@ def require_store(
     store = Store(parameters.store_path)
     show(f"ready: {len(store)} samples are in the store")
     return store
+
+
+def own_answers_store(
+    parameters: ExportParameters, show: Callable[[str], None] = lambda _line: None
+) -> Store | None:
+    """The store of rows that the target answered itself; of the demo it is made if need be.
+
+    None where none is named and the run is not the demo.
+
+    Raises:
+        HslibError: it can't be opened or made.
+    """
+    if parameters.own_answers_store:
+        return Store(parameters.own_answers_store)
+    if not parameters.is_demo:
+        return None
+    run_path = parameters.run_path / "own_answers"
+    extraction = ExtractionParameters(
+        run_dir=str(run_path), dataset_path=str(run_path / "rows.jsonl")
+    )
+    if _is_unfinished(extraction):
+        _answer_and_extract_demo(extraction, show)
+    return Store(extraction.store_path)
+
+
+def _answer_and_extract_demo(extraction: ExtractionParameters, show: Callable[[str], None]) -> None:
+    """What notebooks 00 and 03 do, with one server."""
+    chats = RowsParameters(
+        run_dir=extraction.run_dir,
+        regenerate=True,
+        temperature=_DEMO_TEMPERATURE,
+        max_answer_tokens=_DEMO_ANSWER,
+        cut_answers="keep",
+    )
+    servers = endpoints.open_endpoints(extraction, show)
+    try:
+        answers.make_rows(chats, show)
+        run(prepare(extraction, servers), servers, lambda _state: None).require_whole()
+    finally:
+        servers.close()
 
 
 def _is_unfinished(parameters: StoreParameters) -> bool:

@@ -16,6 +16,7 @@ from hslib import demo
 from hslib.dataset import absolute_source
 from hslib.errors import ParameterError
 from hslib.model import local_folder
+from hslib.rows import Recipe
 from hslib.store import StoreUrl, read_store_url
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -110,6 +111,85 @@ class DatasetParameters(Parameters):
     def dataset_source(self) -> str:
         """``dataset_path``, absolute where it is a path."""
         return absolute_source(self.dataset_path or demo.dataset_path())
+
+
+class RowsParameters(KeyParameters):
+    """Notebook 00. ``chats_path`` empty = the demo's conversations, ``model_path`` empty = its
+    model, ``out_path`` empty = ``rows.jsonl`` in the run.
+
+    The others are those of :class:`hslib.rows.Recipe`. ``workers``: processes, 0 = one per core, at
+    most eight. ``max_rejected_share``: a larger share of rejected rows is no success.
+
+    ``regenerate``: the served model answers every user turn anew; ``server_url`` empty = the run's
+    server, else one is started and stopped. ``max_answer_tokens``: an answer that comes to it is
+    cut, and with ``cut_answers`` its turn dropped, or kept and counted in the row's ``num_cut``.
+    ``samples``: how often each conversation is answered. ``concurrency``: conversations in flight.
+    """
+
+    chats_path: str = ""
+    model_path: str = ""
+    out_path: str = ""
+    train_on: Literal["all", "last"] = "all"
+    thinking: Literal["keep", "drop"] = "keep"
+    unstable: Literal["per_turn", "reject"] = "per_turn"
+    special_in_text: Literal["reject", "allow"] = "reject"
+    max_tokens: int = Field(0, ge=0)
+    system_prompt: str = ""
+    chat_template: str = ""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    end_tokens: list[str] = Field(default_factory=list)
+    date: str = ""
+    trust_remote_code: bool = False
+    workers: int = Field(0, ge=0)
+    max_rejected_share: float = Field(0.1, ge=0, le=1)
+    regenerate: bool = False
+    server_url: str | list[str] = ""
+    temperature: float = Field(0.0, ge=0)
+    max_answer_tokens: int = Field(1024, ge=1)
+    samples: int = Field(1, ge=1)
+    cut_answers: Literal["drop", "keep"] = "drop"
+    concurrency: int = Field(16, ge=1, le=1024)
+
+    @pydantic.model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if self.samples > 1 and not self.temperature:
+            raise ValueError("samples at temperature 0 are all the same: set temperature")
+        if self.regenerate and self.thinking == "drop":
+            raise ValueError(
+                "thinking 'drop' is for answers that are there; a model that is to answer without "
+                "is asked so by chat_template_kwargs"
+            )
+        return self
+
+    @property
+    def source(self) -> str:
+        return self.chats_path or str(demo.dataset_path())
+
+    @property
+    def server_urls(self) -> list[str]:
+        """The servers that are named; none when the run's own is meant."""
+        return _named_urls(self.server_url)
+
+    @property
+    def out_file(self) -> Path:
+        return Path(self.out_path).absolute() if self.out_path else self.run_path / "rows.jsonl"
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the rows' making depends on."""
+        model = local_folder(self.model_path, "tokenizer") if self.model_path else None
+        return Recipe(
+            model=model or demo.model_path(),
+            template=self.chat_template_kwargs,
+            end_tokens=tuple(self.end_tokens),
+            **{
+                name: getattr(self, name)
+                for name in (
+                    *("train_on", "thinking", "unstable", "special_in_text", "max_tokens"),
+                    *("system_prompt", "chat_template", "date", "trust_remote_code"),
+                )
+            },
+        )
 
 
 class StoreParameters(Parameters):
@@ -216,8 +296,7 @@ class ExtractionParameters(CaptureParameters, DatasetParameters, StoreParameters
     @property
     def server_urls(self) -> list[str]:
         """The servers that are named; none when the run's own is meant."""
-        urls = [self.server_url] if isinstance(self.server_url, str) else self.server_url
-        return [url for url in urls if url]
+        return _named_urls(self.server_url)
 
     @pydantic.model_validator(mode="after")
     def _fit_together(self) -> Self:
@@ -327,6 +406,8 @@ class ExportParameters(StoreParameters):
 
     ``model_path`` empty = the one that the manifest names. ``draft_vocab_size`` 0 = the model's
     whole vocabulary. ``num_steps``: of the drafter trained here; 0 = export only.
+    ``own_answers_store``: of rows that the target answered itself (notebook 00, ``regenerate``), to
+    train one more drafter on; empty = none, of the demo one that is made.
     """
 
     trainer: Literal["speculators", "specforge"] = "speculators"
@@ -334,12 +415,17 @@ class ExportParameters(StoreParameters):
     model_path: str = ""
     draft_vocab_size: int = Field(320, ge=0)
     num_steps: int = Field(200, ge=0)
+    own_answers_store: str = ""
     seed: int = 0
 
     @property
     def export_path(self) -> Path:
         default = self.run_path / "export" / self.trainer
         return Path(self.export_dir).absolute() if self.export_dir else default
+
+
+def _named_urls(given: str | list[str]) -> list[str]:
+    return [url for url in ([given] if isinstance(given, str) else given) if url]
 
 
 def dump_path(dump_dir: str, run_path: Path) -> Path:

@@ -27,9 +27,10 @@ ALLOWED: dict[str, set[str]] = {
     "dataset": {"errors", "files"},
     "rows": {"errors", "files", "model", "dataset"},
     "store": {"errors", "files", "model", "dataset"},
-    "parameters": {"errors", "model", "dataset.sources", "store.url"},
+    "parameters": {"errors", "model", "rows", "dataset.sources", "store.url"},
     "server": {*_BASE, "rows"},
     "job": {*_BASE, "rows", "server"},
+    "answers": {*_BASE, "rows", "server", "job"},
     "cluster": _HOST,
     "extract": {*_HOST, "cluster"},
     "stats": {*_BASE, "drawing"},
@@ -38,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "drafter": {*_BASE, "drawing", "export"},
     "probe": {*_HOST, "drawing", "cluster", "extract", "notebook"},
     "notebook": {*_HOST, "cluster", "extract", "stats", "diagnosis", "export", "drafter"},
-    "__main__": {*_HOST, "cluster", "extract", "stats", "diagnosis", "export", "drafter"}
+    "__main__": {*_HOST, "answers", "cluster", "extract", "stats", "diagnosis", "export", "drafter"}
     | {"probe", "notebook"},
     "demo": set(),
 }

@@ -21,7 +21,7 @@ def test_help_lists_the_commands_in_the_order_of_a_job(capsys: Captured) -> None
     listed = [
         line.split()[0] for line in capsys.readouterr().out.split("Commands:")[1].split("\n")[1:-1]
     ]
-    assert listed == ["plan", "layers", "status", "verify", "diagnose", "report", "export"]
+    assert listed == ["rows", "plan", "layers", "status", "verify", "diagnose", "report", "export"]
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -44,6 +44,8 @@ def test_help_loads_nothing_heavy() -> None:
         (["export", "a", "b", "--to", "nothing"], "--to"),
         (["export", "a", "b"], "--to"),
         (["verify"], "STORE"),
+        (["rows", "a", "b"], "--model"),
+        (["rows", "a", "b", "--model", "m", "--chat-template-kwargs", "{"], "is not JSON"),
         (["layers", "m", "--ids", "1,2"], "belong together"),
         (["layers", "m", "--tool", "vllm"], "belong together"),
         (["layers", str(demo.model_path()), "--ids", "a,b", "--tool", "vllm"], "not a list"),

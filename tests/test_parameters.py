@@ -17,6 +17,7 @@ from hslib.parameters import (
     ExtractionParameters,
     Parameters,
     ProbeParameters,
+    RowsParameters,
     ServerParameters,
     StatisticsParameters,
 )
@@ -64,6 +65,7 @@ def test_each_run_has_a_dump_directory_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("notebook", "model"),
     [
+        ("00_rows.ipynb", RowsParameters),
         ("01_tokenizer_alignment.ipynb", DiagnosisParameters),
         ("02_server_launch.ipynb", ServerParameters),
         ("04_statistics.ipynb", StatisticsParameters),

@@ -3,12 +3,15 @@
 from hslib.drafter.experiment import Experiment, TrainedDrafter, export_for, train_both
 from hslib.drafter.figures import plot_experiment
 from hslib.drafter.misfiled import misfile
+from hslib.drafter.on_policy import OnPolicy, train_on_own_answers
 
 __all__ = [
     "Experiment",
     "export_for",
     "misfile",
+    "OnPolicy",
     "plot_experiment",
     "train_both",
+    "train_on_own_answers",
     "TrainedDrafter",
 ]

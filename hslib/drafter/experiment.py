@@ -103,11 +103,12 @@ def _ratio(part: float, whole: float) -> str:
 def export_for(parameters: ExportParameters, store: Store) -> ExportReport:
     """The export that notebook 06's parameters ask for."""
     trainer = TRAINERS[parameters.trainer]()
-    model = _model_folder(parameters, store)
+    model = model_folder(parameters, store)
     return export_store(store, parameters.export_path, trainer, model, parameters.draft_vocab_size)
 
 
-def _model_folder(parameters: ExportParameters, store: Store) -> Path:
+def model_folder(parameters: ExportParameters, store: Store) -> Path:
+    """The folder of the model that the store's states are of."""
     return local_folder(parameters.model_path or store.manifest.model_path)
 
 
@@ -125,7 +126,7 @@ def train_both(
     if parameters.trainer != "speculators" or not parameters.num_steps:
         on_line("ready: nothing is trained here; the export's own command trains for real")
         return None
-    model = _model_folder(parameters, store)
+    model = model_folder(parameters, store)
     run = parameters.run_path
     wrong = misfile(store, run / "misfiled")
     wrong_export = run / "export" / "misfiled"

@@ -13,6 +13,7 @@ from hslib.job.progress import (
     open_log,
     read_progress,
 )
+from hslib.job.tasks import Tasks
 from hslib.job.watch import is_at_work
 
 __all__ = [
@@ -33,5 +34,6 @@ __all__ = [
     "RequestLimits",
     "Result",
     "result_of",
+    "Tasks",
     "Work",
 ]

@@ -1,7 +1,7 @@
 """A model's folder: its config, layer numbers, weights, final norm, and identity."""
 
 from hslib.model.config import read_config
-from hslib.model.folder import ModelInfo, read_model, read_shape
+from hslib.model.folder import ModelInfo, read_model, read_shape, tokenizer_digest
 from hslib.model.hub import how_to_fetch, local_folder, missing_files
 from hslib.model.identity import Canary, canary_ids, model_differences, take_canary
 from hslib.model.layers import dialect_table, from_boundaries, parse_layers, to_boundaries
@@ -32,5 +32,6 @@ __all__ = [
     "Side",
     "take_canary",
     "to_boundaries",
+    "tokenizer_digest",
     "Weights",
 ]

@@ -70,7 +70,7 @@ def read_shape(path: str | Path) -> ModelInfo:
         vocab_size=_number(config, "vocab_size"),
         context_length=int(config.get("max_position_embeddings", 0)),
         config_hash=xxhash.xxh3_128_hexdigest(config.path.read_bytes()),
-        tokenizer_hash=_tokenizer_hash(folder),
+        tokenizer_hash=tokenizer_digest(folder),
         notes=_notes(config),
     )
 
@@ -111,7 +111,8 @@ def _check_weights(folder: Path) -> None:
                 )
 
 
-def _tokenizer_hash(folder: Path) -> str:
+def tokenizer_digest(folder: Path) -> str:
+    """xxh3-128 of the tokenizer's file; "" when the folder has none."""
     found = [folder / name for name in ("tokenizer.json", "tokenizer.model", "tiktoken.model")]
     for file in found:
         if file.is_file():

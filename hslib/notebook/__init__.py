@@ -4,6 +4,7 @@ from hslib.notebook.display import long_table, rounded, save_figure, save_metric
 from hslib.notebook.job_view import job_bar, rows_asked, show_job
 from hslib.notebook.live import progress_bar, progress_line
 from hslib.notebook.parameters import read_parameters
+from hslib.notebook.row_picker import row_picker
 
 __all__ = [
     "job_bar",
@@ -12,6 +13,7 @@ __all__ = [
     "progress_line",
     "read_parameters",
     "rounded",
+    "row_picker",
     "rows_asked",
     "save_figure",
     "save_metrics",

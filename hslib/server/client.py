@@ -5,6 +5,7 @@ server does not answer). The caller decides what to do.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -54,6 +55,18 @@ class ServerSettings(pydantic.BaseModel):
                 "batches are split in two: start the server without --enable-two-batch-overlap"
             )
         return found
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What a model generated. ``ids`` include the token that ended it.
+
+    ``matched``: that token's id, or the text that ended it; None when it was cut.
+    """
+
+    ids: tuple[int, ...]
+    is_cut: bool  # it came to its longest length
+    matched: int | str | None
 
 
 class ServerClient:
@@ -111,6 +124,28 @@ class ServerClient:
         content = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         answer = self._request("POST", "/generate", content)
         _check_answer(orjson.loads(answer.content), [len(row) for row in rows])
+
+    def generate(
+        self, input_ids: Sequence[int], max_new_tokens: int, temperature: float
+    ) -> Completion:
+        """Let the model go on after a prompt, as ids: nothing is tokenized on the way.
+
+        Raises:
+            RequestError: refused, failed, not answered, or ended by the server.
+        """
+        body = {
+            "input_ids": list(input_ids),
+            "sampling_params": {"max_new_tokens": max_new_tokens, "temperature": temperature},
+        }
+        answer = orjson.loads(self._request("POST", "/generate", orjson.dumps(body)).content)
+        end = answer["meta_info"]["finish_reason"]
+        if end["type"] not in ("stop", "length"):
+            raise RequestError(
+                f"the server ended the answer: {end.get('message') or end['type']}",
+                retry=True,
+                down=False,
+            )
+        return Completion(tuple(answer["output_ids"]), end["type"] == "length", end.get("matched"))
 
     def logprobs(self, input_ids: np.ndarray, vocab_size: int) -> list[float]:
         """The model's log probability (nats) of each token but the first, given those before it.
