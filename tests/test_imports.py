@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "job": {*_BASE, "rows", "server"},
     "answers": {*_BASE, "rows", "server", "job"},
     "cluster": _HOST,
-    "extract": {*_HOST, "cluster"},
+    "extract": {*_HOST, "answers", "cluster"},
     "stats": {*_BASE, "drawing"},
     "diagnosis": {*_BASE, "drawing", "rows", "server.dumps", "server.client"},
     "export": _BASE,
