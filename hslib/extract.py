@@ -32,7 +32,7 @@ __all__ = ["Job", "own_answers_store", "Result", "open_servers", "prepare", "req
 
 
 # of the answers that the demo model gives again: its lists have no likeliest end
-_DEMO_TEMPERATURE, _DEMO_ANSWER = 1.0, 128
+_DEMO_TEMPERATURE, _DEMO_ANSWER = 1.0, 64
 
 
 def open_servers(
@@ -146,6 +146,7 @@ def _answer_and_extract_demo(extraction: ExtractionParameters, show: Callable[[s
         temperature=_DEMO_TEMPERATURE,
         max_answer_tokens=_DEMO_ANSWER,
         cut_answers="keep",
+        concurrency=64,
     )
     servers = endpoints.open_endpoints(extraction, show)
     try:
