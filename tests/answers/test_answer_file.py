@@ -15,6 +15,7 @@ import torch
 from make.waits import wait_until
 
 from hslib import demo
+from hslib.__main__ import main
 from hslib.answers import AnswerSettings, answer_file
 from hslib.answers.regenerate import MOST_FAILURES_IN_A_ROW
 from hslib.errors import JobError, RequestError, ServerError
@@ -104,6 +105,18 @@ def test_several_samples_and_cut_answers(client: ServerClient, tmp_path: Path) -
     assert [row["num_cut"] for row in rows] == [1] * 6
     assert [sum(row["loss_mask"]) for row in rows] == [3] * 6
     assert manifest.answers == {"answers_cut": 6, "ended_early": {"cut": 6}}
+
+
+def test_in_a_terminal(
+    demo_server: server.ServerState, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = demo_chats(tmp_path / "chats.jsonl", 4), tmp_path / "rows.jsonl"
+    options = ["--regenerate", "--server-url", demo_server.url, "--max-answer-tokens", "8"]
+    command = ["rows", str(source), str(out), "--model", str(demo.model_path()), *options]
+    assert main([*command, "--cut-answers", "keep"]) == 0
+    assert "ON POLICY: the served model gave every answer that trains" in capsys.readouterr().out
+    assert [row["source_index"] for row in lines(out)] == [0, 1, 2, 3]
+    assert main([*command, "--cut-answers", "keep"]) == 0, "made before, nothing is asked"
 
 
 def _answer(source: Path, out: Path, url: str) -> None:
