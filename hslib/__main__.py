@@ -83,7 +83,7 @@ def plan(
 
     GB are 1e9 bytes and GB/s are bytes, not bits: a link of 100 Gbit/s is 12.5.
     """
-    from hslib.job import Forecast, RequestLimits, Work
+    from hslib.job import Forecast
     from hslib.parameters import ExtractionParameters
 
     if (tokens is None) == (dataset is None):
@@ -93,21 +93,22 @@ def plan(
         assert dataset is not None
         tokens, samples, found_longest = _count(dataset, vocab_size)
         longest = longest or found_longest
-    job = ExtractionParameters()
     found = Forecast(
-        Work(num_states, hidden_size, tokens, samples, longest),
-        RequestLimits(
-            job.concurrency if concurrency is None else concurrency,
-            job.samples_per_request,
-            job.tokens_per_request,
+        num_states,
+        hidden_size,
+        tokens,
+        rate,
+        ExtractionParameters.from_values(
+            {} if concurrency is None else {"concurrency": concurrency}
         ),
-        rate=rate,
+        rows=samples,
+        longest=longest,
         replicas=replicas,
         store_rate=store_gbps * 1e9,
         link_rate=network_gbps * 1e9,
     )
-    for fact in found.facts():
-        print(f"{fact.name:>24}: {fact.value:<18} = {fact.formula}")
+    for name, value, formula in found.facts():
+        print(f"{name:>24}: {value:<18} = {formula}")
     print(f"\n{found.sentence()}")
     return 0
 
