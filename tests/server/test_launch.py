@@ -48,7 +48,7 @@ def parameters(tmp_path: Path, model_of: Callable[[str], Path]) -> Callable[...,
 def problems_of(parameters: ServerParameters) -> str:
     plan, problems = preflight.preflight(parameters)
     assert plan is None
-    assert all(problem.cure for problem in problems)
+    assert all(problem.fix for problem in problems)
     return "\n".join(map(str, problems))
 
 

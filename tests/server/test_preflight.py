@@ -35,7 +35,7 @@ def parameters_of(folder: Path | str, tmp_path: Path, **values: Any) -> ServerPa
 def problems_of(folder: Path, tmp_path: Path, **values: Any) -> str:
     plan, problems = preflight.preflight(parameters_of(folder, tmp_path, **values))
     assert plan is None
-    assert all(problem.cure for problem in problems)
+    assert all(problem.fix for problem in problems)
     return "\n".join(map(str, problems))
 
 
