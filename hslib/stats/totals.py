@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hslib.stats.coherence import Sketch
-from hslib.stats.moments import Floats, Moments
+from hslib.stats.moments import Floats
 from hslib.stats.sample import Massive, SampleNumbers
 
 _NAMED = 5
@@ -55,7 +55,7 @@ class Totals:
     """
 
     def __init__(self, num_states: int, longest: int) -> None:
-        self.moments = Moments.empty(num_states)
+        self.powers = np.zeros((5, num_states))
         self.tokens = 0
         self.pairs = 0
         self.layer_cosine = np.zeros((num_states, num_states))
@@ -71,7 +71,7 @@ class Totals:
 
     def add(self, sample: SampleNumbers) -> None:
         norms = sample.norms.astype(np.float64)
-        self.moments = self.moments.merge(sample.moments)
+        self.powers += sample.powers
         self.tokens += len(norms)
         self.pairs += len(norms) - 1
         self.layer_cosine += sample.layer_cosine
