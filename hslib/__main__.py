@@ -186,11 +186,11 @@ def layers(
     print(f"{shape.architecture}, {shape.num_layers} layers; boundaries {list(chosen)}\n")
     for note in shape.notes:
         print(f"note: {note}\n")
-    table = [("tool", "its default ids", "are boundaries", f"ids for {list(chosen)}")]
-    table += [
-        (row.tool, row.default_ids or "-", row.default_boundaries or "-", row.ids)
-        for row in dialect_table(shape.num_layers, shape.architecture, chosen)
+    table: list[tuple[str, ...]] = [
+        ("tool", "its default ids", "are boundaries", f"ids for {list(chosen)}")
     ]
+    rows = dialect_table(shape.num_layers, shape.architecture, chosen)
+    table += [tuple(cell or "-" for cell in row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for line in table:
         print(
