@@ -11,13 +11,7 @@ from pathlib import Path
 from hslib.drafter.eagle3 import Point, Settings, Training, judge, train_drafter
 from hslib.drafter.misfiled import misfile
 from hslib.export import TRAINERS, ExportReport, SpeculatorsFormat, export_store
-from hslib.model import (
-    embedding_and_head,
-    local_folder,
-    open_weights,
-    read_config,
-    read_final_norm,
-)
+from hslib.model import local_folder, read_final_norm, read_head
 from hslib.parameters import ExportParameters
 from hslib.store import Store
 
@@ -156,7 +150,7 @@ def next_token_accuracy(store: Store, model: Path) -> float:
     """
     import torch
 
-    head = embedding_and_head(open_weights(model), read_config(model).tied)[1].float()
+    head = read_head(model)
     norm = read_final_norm(model) if store.manifest.final_norm == "pre" else None
     hits = []
     for index in list(store.entries)[:_ROWS_READ]:
