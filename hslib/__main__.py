@@ -264,7 +264,7 @@ def verify(
     with tqdm.tqdm(total=total, unit="B", unit_scale=True, disable=None) as bar:
         report = found.verify(deep=not size_only, on_checked=bar.update)
     for fault in report.faults:
-        print(f"sample {fault.index}: {fault.check}: {fault.detail} [{fault.path}]")
+        print(f"sample {fault.index}: {fault.check}: {fault.detail} [{found.path}/{fault.file}]")
     print(report.sentence())
     if repair and report.faults:
         redone = found.repair(report)

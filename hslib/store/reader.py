@@ -196,7 +196,7 @@ class Store:
         """
         entry = self._entry(index)
         file = self._open(entry)
-        fault = check_content(self.storage, entry, self.manifest, file)
+        fault = check_content(entry, self.manifest, file)
         if fault is not None:
             raise _not_sound(entry, f"{fault.check}: {fault.detail}")
         return self._sample(entry, file)
