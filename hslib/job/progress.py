@@ -3,8 +3,10 @@
 Both files are readable while a notebook cell runs, which stores its output only at the end.
 """
 
+import contextlib
 import logging
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -235,11 +237,8 @@ def free_bytes(disks: Mapping[str, StoreUrl]) -> dict[str, int]:
     """What is free on each file system; one that can't be asked, or is none, is left out."""
     found = {}
     for name, path in disks.items():
-        try:
-            space = os.statvfs(path)
-        except OSError:
-            continue
-        found[name] = space.f_bavail * space.f_frsize
+        with contextlib.suppress(OSError):
+            found[name] = shutil.disk_usage(path).free
     return found
 
 

@@ -210,8 +210,7 @@ class DumpDir:
 
     def free_bytes(self) -> int:
         """Bytes that the directory's file system has free."""
-        found = os.statvfs(self.root)
-        return found.f_bavail * found.f_frsize
+        return shutil.disk_usage(self.root).free
 
     def _inside(self, name: str) -> Path:
         if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", name):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -310,8 +311,7 @@ def _check_budget(
     problems: Problems,
 ) -> int:
     """The dump directory's budget in bytes, into which ``concurrency`` longest rows must fit."""
-    found = os.statvfs(parameters.dump_path)
-    free = found.f_bavail * found.f_frsize
+    free = shutil.disk_usage(parameters.dump_path).free
     budget = int(parameters.dump_budget_gb * 1e9) or int(free * DUMP_SHARE)
     if model is None:
         return budget
