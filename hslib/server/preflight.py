@@ -79,7 +79,6 @@ class Interpreter:
     path: str
     sglang_version: str
     plugin_version: str
-    has_plugin: bool
     cuda_devices: int
 
 
@@ -94,15 +93,6 @@ class LaunchPlan:
     port: int
     budget_bytes: int
     skip_tokenizer: bool = False  # it is absent, or needs code that the server may not run
-
-    @property
-    def state_bytes_per_token(self) -> int:
-        """Bytes of states per token: states x hidden size x 2."""
-        return state_bytes(self.num_states, self.model.hidden_size)
-
-    @property
-    def num_states(self) -> int:
-        return len(self.boundaries) + self.parameters.store_final
 
 
 def preflight(parameters: ServerParameters) -> tuple[LaunchPlan | None, Problems]:
@@ -136,7 +126,7 @@ def facts(plan: LaunchPlan | None, problems: Problems) -> dict[str, str]:
         **({"layers counted": "; ".join(model.notes)} if model.notes else {}),
         "boundaries to capture": ", ".join(map(str, plan.boundaries)) or "none",
         "final state": "captured" if parameters.store_final else "not captured",
-        "bytes a token": f"{plan.state_bytes_per_token:,}",
+        "bytes a token": f"{_bytes_per_token(parameters, model, plan.boundaries):,}",
         "dump directory": f"yours, private, room for {parameters.concurrency} rows of "
         f"{longest:,} tokens",
         "port": "free",
@@ -165,8 +155,7 @@ def _check_interpreter(parameters: ServerParameters, problems: Problems) -> Inte
             f"no sglang in {path}, the interpreter that would run the server",
             "pip install -r requirements.txt there, or set python to the one that has it",
         )
-    has_plugin = "hs_dump" in found["plugins"]
-    if found["sglang"] and not has_plugin:
+    if found["sglang"] and "hs_dump" not in found["plugins"]:
         problems.add(f"no hs_dump plugin in {path}", f"{path} -m pip install ./patches/hs_dump")
     allowed = os.environ.get("SGLANG_PLUGINS", "")
     if allowed and "hs_dump" not in [name.strip() for name in allowed.split(",")]:
@@ -175,7 +164,7 @@ def _check_interpreter(parameters: ServerParameters, problems: Problems) -> Inte
             "200 and dump nothing",
             "unset SGLANG_PLUGINS, or add hs_dump (and hs_cpu_kernels without CUDA) to it",
         )
-    return Interpreter(path, found["sglang"], found["hs_dump"], has_plugin, found["cuda"])
+    return Interpreter(path, found["sglang"], found["hs_dump"], found["cuda"])
 
 
 def _check_model(
@@ -316,8 +305,7 @@ def _check_budget(
     if model is None:
         return budget
     longest = parameters.longest_sample or parameters.context_length or model.context_length
-    num_states = len(boundaries) + parameters.store_final
-    per_token = state_bytes(num_states, model.hidden_size)
+    per_token = _bytes_per_token(parameters, model, boundaries)
     needed = parameters.dp_size * parameters.concurrency * dump_bytes(longest, 1, per_token)
     if min(budget, free) < needed:
         problems.add(
@@ -328,3 +316,10 @@ def _check_budget(
             "longest_sample or dump_budget_gb to what is really needed",
         )
     return budget
+
+
+def _bytes_per_token(
+    parameters: ServerParameters, model: ModelInfo, boundaries: tuple[int, ...]
+) -> int:
+    """Bytes of states per token."""
+    return state_bytes(len(boundaries) + parameters.store_final, model.hidden_size)

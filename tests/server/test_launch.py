@@ -147,7 +147,7 @@ def test_ranks_are_set_by_parameters_not_by_extra_args(parameters: Any) -> None:
 def test_more_ranks_than_gpus_are_a_problem_and_on_a_cpu_none(parameters: Any) -> None:
     wanted, problems = parameters(tp_size=2, dp_size=2), preflight.Problems()
     for devices in (0, 4, 2):
-        interpreter = preflight.Interpreter("python", "0.5.23", "1.0.0", True, devices)
+        interpreter = preflight.Interpreter("python", "0.5.23", "1.0.0", devices)
         assert problems == []
         preflight._check_ranks(wanted, interpreter, problems)
     assert "takes 4 GPUs; 2 can be seen here" in str(problems[0])
