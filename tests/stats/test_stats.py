@@ -13,9 +13,9 @@ import torch
 from make.stores import DEMO_BOUNDARIES, Row, demo_rows, made_up_rows, write_store
 
 from hslib.errors import StoreError
-from hslib.stats import StoreStats, measure
+from hslib.stats import measure
 from hslib.stats.coherence import Coherence, Sketcher
-from hslib.stats.measure import in_order
+from hslib.stats.measure import StoreStats, in_order
 from hslib.stats.moments import moments
 from hslib.stats.sample import MASSIVE_RATIO
 from hslib.stats.sampling import draw
