@@ -60,7 +60,7 @@ def write_report(
     """
     nb = _read(notebook)
     words = json.dumps(nb)
-    known = (scrubber or Scrubber.of_this_machine()).knowing(hosts=hosts_in_urls(words))
+    known = (scrubber or Scrubber.of_this_machine()).knowing(hosts_in_urls(words))
     nb = _scrubbed(nb, known)
     path = target or notebook.with_suffix(".html")
     report = Report(path, title_of(nb) or notebook.stem, state_of(nb)[0], verdict_of(nb))
