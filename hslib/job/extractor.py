@@ -191,7 +191,7 @@ class Extractor:
 
         def send() -> _Sent:
             started = time.monotonic()
-            endpoint.remove(old)
+            endpoint.dumps.clear(old)
             answers = endpoint.send([p.sample for p in group], [p.rids[-1] for p in group])
             return _Sent(group, answers, time.monotonic() - started)
 
@@ -229,8 +229,8 @@ class Extractor:
         if self._aborted.is_set():
             raise JobError("aborted before the sample was stored", index=pending.sample.index)
         tries = len(pending.rids)
-        entry = self._writer.put(pending.sample, dump, states_hash, tries, latency_s)
-        endpoint.remove([dump.name])
+        entry = self._writer.put(pending.sample, *dump.captured(), states_hash, tries, latency_s)
+        endpoint.dumps.clear([dump.name])
         return entry
 
     def _stored(
@@ -248,7 +248,7 @@ class Extractor:
                     outcome.index, outcome.num_tokens, outcome.size_bytes, outcome.latency_s
                 )
                 if len(pending.rids) > 1:  # what its other tries left takes up room
-                    member.endpoint.remove(pending.rids)
+                    member.endpoint.dumps.clear(pending.rids)
             else:
                 try:
                     self._meet(member, pending, outcome, is_alone=len(group) == 1)
@@ -297,7 +297,7 @@ class Extractor:
         """
         sample, reason = pending.sample, str(error)
         check = error.fields.get("check") if isinstance(error, HslibError) else None
-        member.endpoint.remove(pending.rids)
+        member.endpoint.dumps.clear(pending.rids)
         self._writer.record(_failure(sample, reason, len(pending.rids)))
         self._reporter.failed(
             sample.index, sample.num_tokens, str(check or type(error).__name__), reason

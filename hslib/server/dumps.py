@@ -76,9 +76,9 @@ class Dump:
     meta: DumpMeta
     mark: tuple[int, int] = (0, 0)  # of plugin.json when this was loaded
 
-    def layer_numbers(self) -> list[dict[str, Any]]:
-        """What the server measured of each state, for the journal."""
-        return [layer.model_dump() for layer in self.meta.layers]
+    def captured(self) -> tuple[np.ndarray, list[dict[str, Any]]]:
+        """What a store takes of it: the states, and what the server measured of each."""
+        return self.hidden_states, [layer.model_dump() for layer in self.meta.layers]
 
 
 def request_id(sample: Sample, attempt: int) -> str:
