@@ -5,6 +5,7 @@ JSON lines, appended to one file per shard and per part of one. Objects can't be
 """
 
 import abc
+import mmap
 import os
 import threading
 from collections.abc import Iterator
@@ -128,15 +129,10 @@ def _write_all(fd: int, data: bytes) -> None:
 def _cut_torn_line(fd: int) -> None:
     """Cut off an unfinished last line, which a killed writer left."""
     size = os.lseek(fd, 0, os.SEEK_END)
-    end = size
-    while end:
-        start = max(0, end - 65536)
-        block = os.pread(fd, end - start, start)
-        cut = block.rfind(b"\n")
-        if cut >= 0:
-            end = start + cut + 1
-            break
-        end = start
+    if not size:
+        return
+    with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as content:
+        end = content.rfind(b"\n") + 1
     if end != size:
         os.ftruncate(fd, end)
         os.fsync(fd)
