@@ -149,16 +149,6 @@ def make_drafter(export: Path, model_path: Path) -> Any:
     ).float()
 
 
-def load_drafter(checkpoint: Path) -> Any:
-    """A saved drafter as speculators loads it, float32, for the CPU."""
-    from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
-
-    with _quiet():
-        config = Eagle3SpeculatorConfig.from_pretrained(checkpoint)
-        config.transformer_layer_config._attn_implementation = "eager"
-        return Eagle3DraftModel.from_pretrained(checkpoint, config=config).float()
-
-
 def judge(
     checkpoint: Path,
     judged_on: Path,
@@ -172,9 +162,12 @@ def judge(
             acceptance, one that ignores them does not.
     """
     import torch
+    from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
 
     with _quiet(), _one_thread():
-        model = load_drafter(checkpoint)
+        config = Eagle3SpeculatorConfig.from_pretrained(checkpoint)
+        config.transformer_layer_config._attn_implementation = "eager"
+        model = Eagle3DraftModel.from_pretrained(checkpoint, config=config).float()
         batches = list(_batches(judged_on, "val", seed).one_epoch())
         if random_tokens:
             generator = torch.Generator().manual_seed(seed)
