@@ -204,14 +204,14 @@ def _check_code(
     no_tokenizer = not model.tokenizer_hash
     if TRUST_FLAG in parameters.extra_args or not remote_files(model.path):
         return no_tokenizer
-    answer = ask_sglang(interpreter.path, model.path)
-    if answer.refused:
+    refused, loads_tokenizer = ask_sglang(interpreter.path, model.path)
+    if refused:
         problems.add(
             f"SGLang can't read {model.path} without running code that lies there "
-            f"({', '.join(remote_files(model.path))}): {answer.refused}",
+            f"({', '.join(remote_files(model.path))}): {refused}",
             f'read that code; to run it, set extra_args = ["{TRUST_FLAG}"]',
         )
-    return no_tokenizer or not answer.loads_tokenizer
+    return no_tokenizer or not loads_tokenizer
 
 
 def _check_port(parameters: ServerParameters, problems: Problems) -> int:

@@ -56,7 +56,7 @@ class StubReplica:
         return "stub"
 
     def start(self) -> ReplicaFacts:
-        return ReplicaFacts("stub", os.getpid(), "", proof_of(Path(self.model)), 4096, 1 << 40)
+        return ReplicaFacts("stub", os.getpid(), proof_of(Path(self.model)), 4096, 1 << 40)
 
     def extract(
         self, _parameters: ExtractionParameters, _manifest: Any, shard: Shard
