@@ -193,7 +193,7 @@ def plan(
 
     GB are 1e9 bytes and GB/s are bytes, not bits: a link of 100 Gbit/s is 12.5.
     """
-    from hslib.job import Forecast, RequestLimits, Work
+    from hslib.job import Forecast
     from hslib.parameters import ExtractionParameters
 
     if (tokens is None) == (not dataset):
@@ -202,21 +202,22 @@ def plan(
     if tokens is None:
         tokens, samples, found_longest = _count(dataset, vocab_size)
         longest = longest or found_longest
-    job = ExtractionParameters()
     found = Forecast(
-        Work(num_states, hidden_size, tokens, samples, longest),
-        RequestLimits(
-            job.concurrency if concurrency is None else concurrency,
-            job.samples_per_request,
-            job.tokens_per_request,
+        num_states,
+        hidden_size,
+        tokens,
+        rate,
+        ExtractionParameters.from_values(
+            {} if concurrency is None else {"concurrency": concurrency}
         ),
-        rate=rate,
+        rows=samples,
+        longest=longest,
         replicas=replicas,
         store_rate=store_gbps * 1e9,
         link_rate=network_gbps * 1e9,
     )
-    for fact in found.facts():
-        print(f"{fact.name:>24}: {fact.value:<18} = {fact.formula}")
+    for name, value, formula in found.facts():
+        print(f"{name:>24}: {value:<18} = {formula}")
     print(f"\n{found.sentence()}")
     return 0
 
@@ -294,11 +295,11 @@ def layers(
     print(f"{shape.architecture}, {shape.num_layers} layers; boundaries {list(chosen)}\n")
     for note in shape.notes:
         print(f"note: {note}\n")
-    table = [("tool", "its default ids", "are boundaries", f"ids for {list(chosen)}")]
-    table += [
-        (row.tool, row.default_ids or "-", row.default_boundaries or "-", row.ids)
-        for row in dialect_table(shape.num_layers, shape.architecture, chosen)
+    table: list[tuple[str, ...]] = [
+        ("tool", "its default ids", "are boundaries", f"ids for {list(chosen)}")
     ]
+    rows = dialect_table(shape.num_layers, shape.architecture, chosen)
+    table += [tuple(cell or "-" for cell in row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for line in table:
         print(
@@ -372,7 +373,7 @@ def verify(
     with tqdm.tqdm(total=total, unit="B", unit_scale=True, disable=None) as bar:
         report = found.verify(deep=not size_only, on_checked=bar.update)
     for fault in report.faults:
-        print(f"sample {fault.index}: {fault.check}: {fault.detail} [{fault.path}]")
+        print(f"sample {fault.index}: {fault.check}: {fault.detail} [{found.path}/{fault.file}]")
     print(report.sentence())
     if repair and report.faults:
         redone = found.repair(report)

@@ -71,17 +71,15 @@ def run(
         )
         held.enter_context(servers.claimed())
         record_plan(job, writer)
-        progress = Progress(
-            parameters.run_path,
+        begun = ProgressState(
             asked=plan.num_rows,
-            todo_tokens=plan.todo_tokens,
-            already_done=len(plan.done),
+            failed=len(plan.failed_before),
             rejected=len(plan.rejections),
-            failed_before=len(plan.failed_before),
-            stored_before=len(job.stored_before),
-            disks={"the store": parameters.store_path, **servers.disks()},
-            show=show,
+            already_done=len(plan.done),
+            stored=len(job.stored_before),
         )
+        disks = {"the store": parameters.store_path, **servers.disks()}
+        progress = Progress(parameters.run_path, begun, plan.todo_tokens, disks, show)
         with progress:
             progress.log.info("job: %s", job.facts())
             finished = not plan.todo or _extract(job, servers, writer, progress)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hslib.drafter.eagle3 import POSITIONS, Point, Settings, judge, train_drafter
+from hslib.drafter.eagle3 import POSITIONS, Point, judge, train_drafter
 from hslib.drafter.experiment import Experiment, model_folder
 from hslib.drawing import BLUE, GREEN, new_figure
 from hslib.export import SpeculatorsFormat, export_store
@@ -90,13 +90,13 @@ def train_on_own_answers(
     model, run = model_folder(parameters, own), parameters.run_path
     export = run / "export" / "own_answers"
     export_store(own, export, SpeculatorsFormat(), model, parameters.draft_vocab_size)
-    settings = Settings(num_steps=parameters.num_steps, seed=parameters.seed)
+    num_steps, seed = parameters.num_steps, parameters.seed
 
     def show(point: Point) -> None:
-        on_line(f"own answers: step {point.step} of {settings.num_steps}, loss {point.loss:.2f}")
+        on_line(f"own answers: step {point.step} of {num_steps}, loss {point.loss:.2f}")
 
     checkpoint = run / "drafters" / "own_answers"
-    training = train_drafter(export, export, model, checkpoint, settings, show)
-    data = judge(trained.right.training.checkpoint, export, settings)
-    on_line(f"ready: a drafter of {settings.num_steps} steps on the target's own answers")
+    training = train_drafter(export, export, model, checkpoint, num_steps, seed, show)
+    data = judge(trained.right.training.checkpoint, export, seed)
+    on_line(f"ready: a drafter of {num_steps} steps on the target's own answers")
     return OnPolicy(data, training.acceptance)

@@ -1,5 +1,6 @@
 """A file of lines that only grows; what a killed writer left of its last line is cut off."""
 
+import mmap
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -51,15 +52,10 @@ class AppendFile:
 def _cut_torn_line(fd: int) -> None:
     """Cut off an unfinished last line."""
     size = os.lseek(fd, 0, os.SEEK_END)
-    end = size
-    while end:
-        start = max(0, end - 65536)
-        block = os.pread(fd, end - start, start)
-        cut = block.rfind(b"\n")
-        if cut >= 0:
-            end = start + cut + 1
-            break
-        end = start
+    if not size:
+        return
+    with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as content:
+        end = content.rfind(b"\n") + 1
     if end != size:
         os.ftruncate(fd, end)
         os.fsync(fd)

@@ -1,7 +1,7 @@
 """A job: what is to do, what is sent next, how it is done, and how it stands."""
 
 from hslib.job.extractor import Extractor
-from hslib.job.forecast import Forecast, RequestLimits, Work
+from hslib.job.forecast import Forecast
 from hslib.job.inputs import check_inputs
 from hslib.job.interrupt import Interrupts
 from hslib.job.prepare import Job, Result, prepare, record_plan, result_of
@@ -31,9 +31,7 @@ __all__ = [
     "read_progress",
     "record_plan",
     "ReplicaState",
-    "RequestLimits",
     "Result",
     "result_of",
     "Tasks",
-    "Work",
 ]

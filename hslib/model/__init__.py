@@ -7,13 +7,12 @@ from hslib.model.identity import Canary, canary_ids, model_differences, take_can
 from hslib.model.layers import dialect_table, from_boundaries, parse_layers, to_boundaries
 from hslib.model.norm import ONE_PLUS_WEIGHT, FinalNorm, Side, read_final_norm
 from hslib.model.placeholders import placeholder_ids
-from hslib.model.weights import Weights, embedding_and_head, open_weights
+from hslib.model.weights import Weights, open_weights, read_head
 
 __all__ = [
     "Canary",
     "canary_ids",
     "dialect_table",
-    "embedding_and_head",
     "FinalNorm",
     "from_boundaries",
     "how_to_fetch",
@@ -27,6 +26,7 @@ __all__ = [
     "placeholder_ids",
     "read_config",
     "read_final_norm",
+    "read_head",
     "read_model",
     "read_shape",
     "Side",
