@@ -47,7 +47,7 @@ def read_file(
     import pyarrow
 
     kind = sniff(path)
-    rows = _table_rows(path, kind, columns) if kind in _TABLES else _json_rows(path, kind)
+    rows = _table_rows(path, kind, columns) if kind in _TABLES else map(_parse_line, _lines(path, kind))
     count = 0
     try:
         for row in rows:
@@ -98,11 +98,6 @@ def sniff(path: Path) -> str:
     return next((kind for magic, kind in _MAGIC if head.startswith(magic)), "plain")
 
 
-def _json_rows(path: Path, kind: str) -> Iterator[dict[str, Any] | Fault]:
-    for number, line in enumerate(_lines(path, kind)):
-        yield _parse_line(line if number else line.removeprefix(b"\xef\xbb\xbf"))
-
-
 def _lines(path: Path, kind: str) -> Iterator[bytes]:
     if kind == "zstd":
         yield from _zstd_lines(path)
@@ -150,7 +145,8 @@ def _parse_line(line: bytes) -> dict[str, Any] | Fault:
 
 
 def _lenient(text: bytes) -> Any:
-    """What Python writes and JSON lacks: NaN, Infinity, half a surrogate pair. None if not JSON."""
+    """JSON with what Python writes and JSON lacks: NaN, Infinity, half a surrogate pair, a BOM.
+    None if not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
