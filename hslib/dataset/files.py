@@ -1,6 +1,6 @@
 """The rows of one file, parsed and unchecked: JSON lines, Parquet, or Arrow as ``datasets`` has it.
 
-JSON lines are split on ``\n`` only: a U+2028 inside a string or a CRLF shifts no row.
+JSON lines are split on ``\\n`` only: a U+2028 inside a string or a CRLF shifts no row.
 """
 
 import gzip
@@ -47,7 +47,8 @@ def read_file(
     import pyarrow
 
     kind = sniff(path)
-    rows = _table_rows(path, kind, columns) if kind in _TABLES else map(_parse_line, _lines(path, kind))
+    is_lines = kind not in _TABLES
+    rows = map(_parse_line, _lines(path, kind)) if is_lines else _table_rows(path, kind, columns)
     count = 0
     try:
         for row in rows:
