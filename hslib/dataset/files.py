@@ -159,9 +159,10 @@ def _table_rows(path: Path, kind: str, columns: Sequence[str] | None) -> Iterato
         names = batch.schema.names
         for start in range(0, batch.num_rows, _BATCH):
             part = batch.slice(start, _BATCH)
-            values = [_column_values(column) for column in part.columns] or [[]] * part.num_rows
-            for row in zip(*values, strict=True) if names else values:
-                found = zip(names, row, strict=True)
+            columns_values = [_column_values(column) for column in part.columns]
+            none = itertools.repeat((), part.num_rows)  # of a table without any wanted column
+            for values in zip(*columns_values, strict=True) if names else none:
+                found = zip(names, values, strict=True)
                 yield {name: value for name, value in found if value is not None}
 
 
