@@ -1,6 +1,6 @@
 """The rows of one file, parsed and unchecked: JSON lines, Parquet, or Arrow as ``datasets`` has it.
 
-JSON lines are split on ``\n`` only: a U+2028 inside a string or a CRLF shifts no row.
+JSON lines are split on ``\\n`` only: a U+2028 inside a string or a CRLF shifts no row.
 """
 
 import gzip
@@ -47,7 +47,8 @@ def read_file(
     import pyarrow
 
     kind = sniff(path)
-    rows = _table_rows(path, kind, columns) if kind in _TABLES else _json_rows(path, kind)
+    is_lines = kind not in _TABLES
+    rows = map(_parse_line, _lines(path, kind)) if is_lines else _table_rows(path, kind, columns)
     count = 0
     try:
         for row in rows:
@@ -98,11 +99,6 @@ def sniff(path: Path) -> str:
     return next((kind for magic, kind in _MAGIC if head.startswith(magic)), "plain")
 
 
-def _json_rows(path: Path, kind: str) -> Iterator[dict[str, Any] | Fault]:
-    for number, line in enumerate(_lines(path, kind)):
-        yield _parse_line(line if number else line.removeprefix(b"\xef\xbb\xbf"))
-
-
 def _lines(path: Path, kind: str) -> Iterator[bytes]:
     if kind == "zstd":
         yield from _zstd_lines(path)
@@ -150,7 +146,8 @@ def _parse_line(line: bytes) -> dict[str, Any] | Fault:
 
 
 def _lenient(text: bytes) -> Any:
-    """What Python writes and JSON lacks: NaN, Infinity, half a surrogate pair. None if not JSON."""
+    """JSON with what Python writes and JSON lacks: NaN, Infinity, half a surrogate pair, a BOM.
+    None if not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -162,9 +159,10 @@ def _table_rows(path: Path, kind: str, columns: Sequence[str] | None) -> Iterato
         names = batch.schema.names
         for start in range(0, batch.num_rows, _BATCH):
             part = batch.slice(start, _BATCH)
-            values = [_column_values(column) for column in part.columns] or [[]] * part.num_rows
-            for row in zip(*values, strict=True) if names else values:
-                found = zip(names, row, strict=True)
+            columns_values = [_column_values(column) for column in part.columns]
+            none = itertools.repeat((), part.num_rows)  # of a table without any wanted column
+            for values in zip(*columns_values, strict=True) if names else none:
+                found = zip(names, values, strict=True)
                 yield {name: value for name, value in found if value is not None}
 
 

@@ -62,7 +62,7 @@ def read_mask(row: Mapping[str, Any], ids: np.ndarray, column: str = "") -> Mask
 def read_flags(name: str, values: Any, num_tokens: int) -> np.ndarray | Fault:
     """One 0 or 1 per token, as uint8 [T]."""
     try:
-        flags = np.frombuffer(bytes(values), np.uint8) if isinstance(values, list) else None
+        flags = np.frombuffer(bytearray(values), np.uint8) if isinstance(values, list) else None
     except (TypeError, ValueError):  # not integers; not in 0..255
         flags = None
     if flags is None or (flags > 1).any():

@@ -26,7 +26,7 @@ def find_media(row: Mapping[str, Any]) -> str:
             parts = turn.get("content") if isinstance(turn, dict) else None
             for part in parts if isinstance(parts, list) else ():
                 if isinstance(part, dict) and _is_media(part):
-                    return f"{name}, a part of type {part.get('type')!r}"
+                    return f"{name} with a part of type {str(part.get('type'))[:40]!r}"
     return ""
 
 

@@ -76,7 +76,7 @@ def _no_ids(row: dict[str, Any]) -> Fault:
     fix = "tokenize it into input_ids"
     if row.get("messages") or row.get("conversations"):
         fix = "make rows of the conversations: python -m hslib rows, or notebook 00"
-    names = ", ".join(list(row)[:8]) or "nothing that is read"
+    names = show(list(row)[:8]) if row else "nothing that is read"
     return Fault("no_ids", f"the row has only: {names}", fix)
 
 

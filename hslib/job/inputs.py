@@ -29,8 +29,10 @@ def check_inputs(parameters: ExtractionParameters) -> None:
         model = read_model(parameters.model_folder)
         limits = Limits(model.vocab_size, limits.max_tokens, placeholder_ids(model.path))
     survey = dataset_of(parameters, limits, _ROWS).survey()
-    if survey.num_rows < _ROWS:
+    is_all = survey.num_rows < _ROWS
+    if is_all or (parameters.strict and survey.rows):
         require_few_rejections(survey, parameters.max_rejected_share, parameters.strict)
+    if is_all:
         require_masks(survey, parameters.max_zero_mask_share)
     elif not survey.rows:
         raise DatasetError(

@@ -96,7 +96,7 @@ class ModelConfig:
         from transformers import CONFIG_MAPPING
 
         part = next((p for p in (self.text, self.raw) if _type_of(p) in CONFIG_MAPPING), None)
-        return None if part is None else self._as_class(part).get_text_config(decoder=True)
+        return None if part is None else self._as_class(part, language=True)
 
     def with_defaults(self) -> dict[str, Any]:
         """The whole config with its class's values; empty for unknown types.
@@ -107,14 +107,15 @@ class ModelConfig:
         from transformers import CONFIG_MAPPING
 
         known = _type_of(self.raw) in CONFIG_MAPPING
-        return dict(self._as_class(self.raw).to_dict()) if known else {}
+        return dict(self._as_class(self.raw, language=False).to_dict()) if known else {}
 
-    def _as_class(self, part: Mapping[str, Any]) -> Any:
+    def _as_class(self, part: Mapping[str, Any], language: bool) -> Any:
         from huggingface_hub.errors import StrictDataclassError
         from transformers import CONFIG_MAPPING
 
         try:
-            return CONFIG_MAPPING[_type_of(part)].from_dict(dict(part))
+            found = CONFIG_MAPPING[_type_of(part)].from_dict(dict(part))
+            return found.get_text_config(decoder=True) if language else found
         except (AttributeError, KeyError, TypeError, ValueError, StrictDataclassError) as error:
             raise ParameterError(
                 f"{self.path} is not a config of model type {_type_of(part)}: {error}",

@@ -65,6 +65,7 @@ def test_the_column_that_is_named_is_the_only_one_that_counts() -> None:
         ({"labels": [7, 8]}, "mask_length", "labels has 2 entries"),
         ({"labels": [7.5, 8, 9, 5]}, "mask_values", "7.5"),
         ({"labels": [[7], [8, 9]]}, "mask_values", "[[7], [8, 9]]"),
+        ({"labels": [[7], [8], [9], [5]]}, "mask_values", "[[7], [8], [9], [5]]"),
         ({"labels": [-100, 8, 4, 5]}, "labels_disagree", "labels has 4 at position 2, input_ids 9"),
         ({"labels": [-100, -1, 9, 5]}, "labels_disagree", "labels has -1 at position 1"),
     ],

@@ -104,7 +104,7 @@ def test_a_broken_shard_names_its_file_and_the_rows_index(tmp_path: Path) -> Non
     shards(tmp_path)
     path = tmp_path / "b" / "1.jsonl.gz"
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(DatasetError, match=r"before row \d of the dataset[\s\S]*1\.jsonl\.gz"):
+    with pytest.raises(DatasetError, match=r"before row [3-5] of the dataset[\s\S]*1\.jsonl\.gz"):
         list(read_rows(tmp_path))
 
 
