@@ -22,7 +22,7 @@ Span = tuple[int, int]  # characters
 _MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _CALL = {"type": "function", "id": "call00001", "function": {"name": "f", "arguments": {}}}
 # what a template may raise that is handed a message it does not know
-TEMPLATE_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
+TEMPLATE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 class TemplateRefusal(Exception):  # noqa: N818 - it says what happened, to one conversation
@@ -108,8 +108,8 @@ class Chat:
             raise TemplateRefusal(_sentence(error)) from error
         return texts[0], [(start, end) for start, end in spans[0] if start < end]
 
-    def check(self, conversation: Conversation) -> None:
-        """Compare the ids made here with the tokenizer's own.
+    def check(self, conversation: Conversation) -> bool:
+        """Compare the ids made here with the tokenizer's own; False: these can't be rendered.
 
         Raises:
             DatasetError: ``apply_chat_template`` makes others of this conversation.
@@ -118,8 +118,9 @@ class Chat:
         messages, tools, variables = self._called(conversation, stop)
         try:
             text = self.render(conversation, stop, prompt=False)
-        except TemplateRefusal:
-            return
+            made = self.tokens.encode([text])[0]
+        except (TemplateRefusal, UnicodeEncodeError):
+            return False
         ids = self.tokenizer.apply_chat_template(
             messages,
             tools=tools or None,
@@ -127,12 +128,13 @@ class Chat:
             return_dict=False,
             **{**self._variables, **variables},
         )
-        if list(ids) != self.tokens.encode([text])[0]:
+        if list(ids) != made:
             raise DatasetError(
                 "the tokenizer's apply_chat_template makes other ids than its own rendered text",
                 index=conversation.index,
                 fix="this tokenizer renders by code of its own: tokenize with it, and give 03 ids",
             )
+        return True
 
     def _called(
         self, conversation: Conversation, stop: int
@@ -176,12 +178,13 @@ def load_chat(recipe: Recipe) -> Chat:
         tokenizer = AutoTokenizer.from_pretrained(
             str(recipe.model), trust_remote_code=recipe.trust_remote_code, local_files_only=True
         )
-    except (OSError, ValueError, ImportError) as error:
+    except Exception as error:  # a file newer than the library is a bare one
         raise DatasetError(
             f"no tokenizer can be loaded: {_sentence(error)}",
             path=str(recipe.model),
             fix="name the model's folder (tokenizer.json or tokenizer.model in it); set "
-            "trust_remote_code if it brings its own code",
+            "trust_remote_code if it brings its own code; a file newer than the installed "
+            "tokenizers needs a newer one",
         ) from error
     if not isinstance(getattr(tokenizer, "added_tokens_decoder", None), dict):  # mistral-common's
         raise DatasetError(
@@ -237,11 +240,14 @@ def _end_texts(tokenizer: "PreTrainedTokenizerBase", recipe: Recipe) -> tuple[st
     for name in ("generation_config.json", "config.json"):
         path = recipe.model / name
         if path.is_file():
-            given = json.loads(path.read_text("utf-8")).get("eos_token_id")
+            try:
+                given = json.loads(path.read_text("utf-8")).get("eos_token_id")
+            except ValueError as error:
+                raise ParameterError(f"{path} is not JSON: {error}", fix="fetch it again") from None
             numbers.update(given if isinstance(given, list) else [given])
     known = tokenizer.added_tokens_decoder
     texts = {known[number].content for number in numbers if number in known}
-    unknown = set(recipe.end_tokens) - {token.content for token in known.values()}
+    unknown = set(recipe.end_tokens) - {"", *(token.content for token in known.values())}
     if unknown or not texts | set(recipe.end_tokens):
         raise ParameterError(
             f"{sorted(unknown)} are no tokens of this tokenizer"
@@ -249,7 +255,7 @@ def _end_texts(tokenizer: "PreTrainedTokenizerBase", recipe: Recipe) -> tuple[st
             else "neither tokenizer nor configs name a token that ends an answer",
             fix='set end_tokens, such as ["<|im_end|>"]',
         )
-    return tuple(sorted(texts | set(recipe.end_tokens)))
+    return tuple(sorted(texts | set(recipe.end_tokens) - {""}))
 
 
 def _with_text_arguments(message: Message) -> Message:

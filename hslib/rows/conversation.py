@@ -35,7 +35,8 @@ class Conversation:
     A message has ``role`` (system, developer, user, assistant, tool), ``content`` (a string), and
     where the row has them ``tool_calls`` (arguments as objects, which is how SGLang and vLLM hand
     them to a template), ``tool_call_id``, ``name``, and the reasoning under each of the names
-    that templates know.
+    that templates know. ``train`` False: an answer that is context (``weight`` 0 in the row, or
+    ``train`` false).
     """
 
     index: int
@@ -46,8 +47,9 @@ class Conversation:
 
     @property
     def answers(self) -> tuple[int, ...]:
-        """Indices of the assistant's messages."""
-        return tuple(n for n, message in enumerate(self.messages) if message["role"] == "assistant")
+        """Indices of the assistant's messages that train."""
+        assistants = (n for n, m in enumerate(self.messages) if m["role"] == "assistant")
+        return tuple(n for n in assistants if self.messages[n].get("train", True))
 
     def with_system(self, prompt: str) -> "Conversation":
         """The same, begun with a system message if it has none."""
@@ -131,6 +133,8 @@ def _message(at: int, turn: Any, needs_answer: bool) -> Message:
         if content is None:
             raise _RowError("no_content", f"message {at} has no content", 'write content, or ""')
         return message
+    if turn.get("weight") == 0 or turn.get("train") is False:
+        message["train"] = False
     calls = turn.get("tool_calls") or ()
     if given == "function_call":
         calls, message["content"] = _calls_in_text(at, message["content"]), ""

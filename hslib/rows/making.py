@@ -228,16 +228,14 @@ def _begun(files: Files, asked: Manifest) -> list[_Commit]:
 
 
 def _checked(chat: Chat, chunks: Iterator[Raw]) -> Iterator[Raw]:
-    """The chunks; the first conversation of them is tokenized in the tokenizer's own way too."""
+    """The chunks; one conversation of them is tokenized in the tokenizer's own way too."""
     is_checked = False
     for raw in chunks:
         for index, row in raw:
             if is_checked or isinstance(row, Rejection):
                 continue
             found = read_conversation(index, row)
-            if not isinstance(found, Rejection):
-                chat.check(found)
-                is_checked = True
+            is_checked = not isinstance(found, Rejection) and chat.check(found)
         yield raw
 
 

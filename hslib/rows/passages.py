@@ -52,7 +52,9 @@ def passages(chat: Chat, conversation: Conversation) -> list[Passage | Rejection
     turns = turns[-1:] if recipe.train_on == "last" else turns
     try:
         if not turns:
-            raise _TurnError("no_prompt", "nothing stands before the answer", "drop the row")
+            raise _TurnError(
+                "no_prompt", "no answer that trains stands behind a prompt", "drop the row"
+            )
         _check_special(chat, conversation.messages[: turns[-1] + 1], conversation)
         if chat.has_markers:
             return [_marked(chat, conversation, turns)]
@@ -123,11 +125,13 @@ def _end_of_answer(chat: Chat, turn: int, text: str, start: int) -> int:
     """Where the token ends at which the server stops generating."""
     ends = [(text.find(end, start), end) for end in chat.end_texts]
     first = min(((at, end) for at, end in ends if at >= 0), default=None)
+    if first is None and "" in chat.recipe.end_tokens:
+        return len(text)
     if first is None:
         raise _TurnError(
             "no_end",
             f"message {turn}: no {' or '.join(chat.end_texts)} ends {text[start:][-40:]!r}",
-            "name the token that ends an answer in end_tokens",
+            'name the token that ends an answer in end_tokens, or "" if the template writes none',
         )
     end = first[0] + len(first[1])
     if text[end:].strip():
@@ -154,6 +158,12 @@ def _marked(chat: Chat, conversation: Conversation, turns: list[int]) -> Passage
                     'set train_on to "all", or use a template without marks',
                 )
             spans = spans[len(earlier) :]
+        elif any(not message.get("train", True) for message in conversation.messages[:stop]):
+            raise _TurnError(
+                "untrained_turn",
+                "the row says of an answer that it does not train, the template marks all",
+                'set train_on to "last", or use a template without marks',
+            )
     except TemplateRefusal as refusal:
         raise _refused(turns[-1], refusal) from None
     if not spans:
@@ -220,9 +230,8 @@ def _check_shown(message: Message, text: str, start: int, is_trained: bool = Fal
     is_moved = message["role"] in ("system", "developer")  # templates put them first
     at = 0 if is_moved else start
     for name, part in _parts(message, is_trained):
-        forms = (part.strip(), json.dumps(part.strip(), ensure_ascii=False)[1:-1])
-        ends = [found + len(form) for form in forms if (found := text.find(form, at)) >= 0]
-        if not ends:
+        end = _end_of(part.strip(), text, at)
+        if end < 0:
             raise _TurnError(
                 "left_out",
                 f"the template leaves out the {message['role']}'s {name}, {_short(part)}",
@@ -230,8 +239,16 @@ def _check_shown(message: Message, text: str, start: int, is_trained: bool = Fal
                 if name == "reasoning"
                 else "drop the row, or give another chat_template",
             )
-        at = ends[0]
+        at = end
     return max(start, at)
+
+
+def _end_of(part: str, text: str, start: int) -> int:
+    """Where the part first ends in the text, as it is or within JSON; -1: it is not there."""
+    forms = {part, json.dumps(part, ensure_ascii=False)[1:-1]}
+    return min(
+        (at + len(form) for form in forms if (at := text.find(form, start)) >= 0), default=-1
+    )
 
 
 def _parts(message: Message, is_trained: bool) -> Iterator[tuple[str, str]]:

@@ -23,7 +23,8 @@ class Recipe:
         system_prompt: put before conversations that have none.
         chat_template: a file instead of the model's own template.
         template: variables of the template; a row's own ``chat_template_kwargs`` win.
-        end_tokens: further tokens that end an answer, beside the model's EOS ids.
+        end_tokens: further tokens that end an answer, beside the model's EOS ids; "" among them:
+            where the template writes none behind the last answer (GLM's), that is its end.
         date: ISO day for templates that write today's.
     """
 

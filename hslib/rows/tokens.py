@@ -27,6 +27,9 @@ class Tokens:
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         self.tokenizer = tokenizer
+        if tokenizer.is_fast:  # a tokenizer.json may cut and pad; transformers' own calls undo that
+            tokenizer.backend_tokenizer.no_truncation()
+            tokenizer.backend_tokenizer.no_padding()
         self._headers: dict[str, list[int]] = {}
 
     @cached_property
@@ -86,22 +89,24 @@ class Tokens:
         pieces = itemgetter(*ids)(self._pieces)
         if b"".join(pieces) != text.encode():
             return None
-        return np.cumsum([len(piece) for piece in pieces])
+        return np.cumsum(self._sizes[np.asarray(ids)])
+
+    @cached_property
+    def _sizes(self) -> np.ndarray:
+        """int64: bytes of each id."""
+        return np.array([len(piece) for piece in self._pieces or ()], np.int64)
 
     @cached_property
     def _pieces(self) -> list[bytes] | None:
         """The bytes of each id, of a byte-level vocabulary; None for others."""
         values = {char: value for value, char in _byte_level_alphabet().items()}
-        added = self.tokenizer.added_tokens_decoder
-        numbers = range(len(self.tokenizer))
-        found = []
-        for number, piece in zip(
-            numbers, self.tokenizer.convert_ids_to_tokens(list(numbers)), strict=True
-        ):
-            if number in added:
-                found.append(added[number].content.encode())
-            elif piece is not None and all(char in values for char in piece):
-                found.append(bytes(values[char] for char in piece))
+        vocabulary = self.tokenizer.get_vocab()
+        found = [b""] * (max(vocabulary.values()) + 1)
+        for piece, number in vocabulary.items():
+            if number in self.tokenizer.added_tokens_decoder:
+                found[number] = piece.encode()
+            elif all(char in values for char in piece):
+                found[number] = bytes(values[char] for char in piece)
             else:
                 return None
         return found

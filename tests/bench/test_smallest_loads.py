@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 SCRIPTS = {path.stem for path in HERE.glob("*.py")} - {"common", Path(__file__).stem}
 
 SMALLEST = {
+    "rows": "--conversations 20 --workers 1 --turns 1 --words 5",
     "store_copy": "--samples 2 --tokens 8 --threads 2 --turns 1",
     "store_reading": "--samples 3 --tokens 8 --turns 1",
 }

@@ -364,7 +364,7 @@ FAMILIES = {
 
 
 @lru_cache
-def _core() -> str:
+def _core(words: tuple[str, ...] = ()) -> str:
     """A byte-level vocabulary with merges of words, spaces and line breaks."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre.Sequence(
@@ -376,20 +376,26 @@ def _core() -> str:
     core.decoder = decoders.ByteLevel()
     rng = random.Random(0)
     corpus = [_text(rng) + "\n\n\n" + "  \n" * 3 + "assistant\n\nuser\n" for _ in range(400)]
+    corpus += [" " + word for word in words]
     trainer = trainers.BpeTrainer(
-        vocab_size=700, initial_alphabet=pre.ByteLevel.alphabet(), show_progress=False
+        vocab_size=700 + len(words),
+        initial_alphabet=pre.ByteLevel.alphabet(),
+        show_progress=False,
     )
     core.train_from_iterator(corpus, trainer)
     return str(core.to_str())
 
 
-def save_tokenizer(family: Family, folder: Path, template: str = "") -> Path:
+def save_tokenizer(
+    family: Family, folder: Path, template: str = "", vocabulary: Sequence[str] = ()
+) -> Path:
     """Write a model folder of the family: tokenizer, template, and the ids that end an answer.
 
     Args:
         template: another one than the family's own.
+        vocabulary: words that become tokens.
     """
-    core = Tokenizer.from_str(_core())
+    core = Tokenizer.from_str(_core(tuple(vocabulary)))
     core.add_special_tokens(
         [AddedToken(t, special=True, normalized=False) for t in family.specials]
     )

@@ -83,6 +83,14 @@ def test_thinking_is_dropped_from_fields_and_text() -> None:
     assert found == (given[0], {"role": "assistant", "content": "a"})
 
 
+@pytest.mark.parametrize("given", [{"weight": 0}, {"train": False}])
+def test_an_answer_that_must_not_train_is_context(given: dict[str, Any]) -> None:
+    asked = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]
+    found = read({"messages": [asked[0], {**asked[1], **given}, *asked]})
+    assert found.answers == (3,)
+    assert read({"messages": [asked[0], {**asked[1], "weight": 1}, *asked]}).answers == (1, 3)
+
+
 def test_a_system_prompt_is_added_where_there_is_none() -> None:
     without = read({"conversations": turns(("human", "u"), ("gpt", "a"))})
     assert without.with_system("s").messages[0] == {"role": "system", "content": "s"}

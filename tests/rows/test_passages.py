@@ -98,7 +98,7 @@ def test_a_special_token_in_a_text_forges_a_turn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "messages", "reason", "evidence"),
     [
-        ("kimi_k2", [ASKED[1]], "no_prompt", "nothing stands before"),
+        ("kimi_k2", [ASKED[1]], "no_prompt", "behind a prompt"),
         ("mistral", [{"role": "developer", "content": "x"}, *ASKED], "template", "only user"),
         ("qwen3", [{"role": "developer", "content": "be"}, *ASKED], "left_out", "developer's"),
         ("llama3", [ASKED[0], {**ASKED[1], "reasoning": "why"}], "left_out", "'why'"),
@@ -129,6 +129,32 @@ def test_an_answer_that_no_known_token_ends(tmp_path: Path) -> None:
                         "{% if add_generation_prompt %}assistant: {% endif %}")  # fmt: skip
     recipe = replace(recipe_of("qwen3", tmp_path), chat_template=str(template))
     assert rejection(recipe, *ASKED).reason == "no_end"
+
+
+def test_an_answer_that_the_template_ends_with_nothing(tmp_path: Path) -> None:
+    """As GLM's does: the next turn's role is what ends it."""
+    template = tmp_path / "other.jinja"
+    template.write_text(
+        "{% for m in messages %}<|im_start|>{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>{% endif %}"
+    )
+    recipe = replace(recipe_of("qwen3", tmp_path), chat_template=str(template))
+    assert rejection(recipe, *ASKED).reason == "no_end"
+    (row,) = made(replace(recipe, end_tokens=("",)), *ASKED)
+    assert trained(recipe, row) == "4."
+
+
+def test_an_answer_that_does_not_train_is_context(tmp_path: Path) -> None:
+    recipe = recipe_of("kimi_k2", tmp_path)
+    (row,) = made(recipe, ASKED[0], {**ASKED[1], "weight": 0}, *TWICE[2:])
+    assert trained(recipe, row) == "Yes.<|im_end|>"
+    marked = replace(
+        recipe, model=save_tokenizer(FAMILIES["qwen3"], tmp_path / "m", "chatml_marked")
+    )
+    found = rejection(marked, ASKED[0], {**ASKED[1], "weight": 0}, *TWICE[2:])
+    assert found.reason == "untrained_turn"
+    (row,) = made(replace(marked, train_on="last"), ASKED[0], {**ASKED[1], "weight": 0}, *TWICE[2:])
+    assert trained(marked, row) == "Yes.<|im_end|>"
 
 
 def test_what_must_be_said_before_the_first_row(tmp_path: Path) -> None:

@@ -103,3 +103,43 @@ def test_a_join_inside_a_token_rejects_the_row(tmp_path: Path) -> None:
     assert not isinstance(merged, Row) and merged.reason == "merged"
     assert isinstance(row, Row)
     assert chat.tokenizer.decode(row.input_ids[row.loss_mask == 1]) == "4<|im_end|>"
+
+
+def test_text_that_is_split_otherwise_once_the_answer_follows(tmp_path: Path) -> None:
+    """Four spaces are one token; before a digit, three and one are. No token crosses the join."""
+    folder = save_tokenizer(FAMILIES["kimi_k2"], tmp_path / "m", vocabulary=["   "] * 200)
+    tokens = load_chat(Recipe(folder)).tokens
+    text = "<|im_end|>    1"
+    (ids,), (before,) = tokens.encode([text]), tokens.encode([text[:-1]])
+    assert (len(before), len(ids) > 3) == (2, True)
+    with pytest.raises(MergeError):
+        tokens.cuts(text, ids, [len(text) - 1])
+
+
+def test_a_folder_without_a_tokenizer_that_can_be_read(tmp_path: Path) -> None:
+    folder = save_tokenizer(FAMILIES["kimi_k2"], tmp_path / "m")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["pre_tokenizer"] = {"type": "OfNextYear"}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    for path in (folder, tmp_path):
+        with pytest.raises(DatasetError, match="no tokenizer can be loaded"):
+            load_chat(Recipe(path))
+
+
+def test_a_tokenizer_file_that_cuts_does_not_cut_here(tmp_path: Path) -> None:
+    chat = load_chat(Recipe(save_tokenizer(FAMILIES["kimi_k2"], tmp_path / "m")))
+    chat.tokenizer.backend_tokenizer.enable_truncation(3)
+    assert len(Tokens(chat.tokenizer).encode(["one two three four five six"])[0]) > 3
+
+
+def test_numbers_that_no_token_has_are_no_hindrance(tmp_path: Path) -> None:
+    """Vocabularies have gaps, and added tokens behind them."""
+    folder = save_tokenizer(FAMILIES["kimi_k2"], tmp_path / "m")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    number = content["model"]["vocab"].pop("~")
+    assert number < 700
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    tokens = load_chat(Recipe(folder)).tokens
+    (ids,) = tokens.encode(["one<|im_end|>"])
+    assert tokens.cuts("one<|im_end|>", ids, [3, 13]) == [len(ids) - 1, len(ids)]
+    assert tokens._pieces is not None and tokens._pieces[number] == b""
