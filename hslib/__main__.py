@@ -88,6 +88,18 @@ def rows(
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="run the tokenizer folder's own code")
     ] = False,
+    regenerate: Annotated[
+        bool, typer.Option("--regenerate", help="the served model answers every user turn anew")
+    ] = False,
+    server_url: Annotated[
+        list[str] | None, typer.Option(help="of that model; none = one is started here")
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="of the answers; 0 = the likeliest")] = 0.0,
+    max_answer_tokens: Annotated[int, typer.Option(help="a longer answer is cut")] = 1024,
+    samples: Annotated[int, typer.Option(help="times that each conversation is answered")] = 1,
+    cut_answers: Annotated[Literal["drop", "keep"], typer.Option()] = "drop",
+    concurrency: Annotated[int, typer.Option(help="conversations in flight")] = 16,
+    api_key_env: Annotated[str, typer.Option(help="the variable that holds the API key")] = "",
 ) -> int:
     """Conversations to tokenized rows with a loss mask, by the model's own template.
 
@@ -95,6 +107,7 @@ def rows(
     """
     import tqdm
 
+    from hslib import answers
     from hslib import rows as rows_of
     from hslib.parameters import RowsParameters
 
@@ -120,16 +133,19 @@ def rows(
             "workers": workers,
             "max_rejected_share": max_rejected_share,
             "trust_remote_code": trust_remote_code,
+            "run_dir": str(Path(out).absolute().parent),
+            "regenerate": regenerate,
+            "server_url": server_url or "",
+            "temperature": temperature,
+            "max_answer_tokens": max_answer_tokens,
+            "samples": samples,
+            "cut_answers": cut_answers,
+            "concurrency": concurrency,
+            "api_key_env": api_key_env,
         }
     )
-    with tqdm.tqdm(unit="conversation", disable=None) as bar:
-        made = rows_of.make_file(
-            config.source,
-            config.out_file,
-            config.recipe,
-            workers,
-            lambda counts: bar.update(counts.conversations - bar.n),
-        )
+    with tqdm.tqdm(bar_format="{elapsed} {desc}", disable=None) as bar:
+        made = answers.make_rows(config, bar.set_description_str)
     for line in rows_of.rejection_table(made).to_dict("records"):
         print(f"{line['rows']} x {line['reason']}: row {line['first row']}: {line['evidence']}")
         print(f"  -> {line['cure']}")
@@ -160,8 +176,8 @@ def plan(
         int | None, typer.Option(parser=_whole, help="of all samples together, such as 61e6")
     ] = None,
     dataset: Annotated[
-        Path | None, typer.Option(help="count tokens and samples of this file instead")
-    ] = None,
+        str, typer.Option(help="count the tokens and samples of these rows instead")
+    ] = "",
     samples: Annotated[int, typer.Option(help="with --tokens: files have headers")] = 0,
     longest: Annotated[int, typer.Option(help="tokens of the longest sample")] = 0,
     replicas: Annotated[int, typer.Option(help="servers, each with its own link")] = 1,
@@ -177,31 +193,31 @@ def plan(
 
     GB are 1e9 bytes and GB/s are bytes, not bits: a link of 100 Gbit/s is 12.5.
     """
-    from hslib.job import Forecast, RequestLimits, Work
+    from hslib.job import Forecast
     from hslib.parameters import ExtractionParameters
 
-    if (tokens is None) == (dataset is None):
+    if (tokens is None) == (not dataset):
         raise typer.BadParameter("give one of --tokens and --dataset")
     num_states, hidden_size, vocab_size = _shape(model, hidden_size, num_layers, layers)
     if tokens is None:
-        assert dataset is not None
         tokens, samples, found_longest = _count(dataset, vocab_size)
         longest = longest or found_longest
-    job = ExtractionParameters()
     found = Forecast(
-        Work(num_states, hidden_size, tokens, samples, longest),
-        RequestLimits(
-            job.concurrency if concurrency is None else concurrency,
-            job.samples_per_request,
-            job.tokens_per_request,
+        num_states,
+        hidden_size,
+        tokens,
+        rate,
+        ExtractionParameters.from_values(
+            {} if concurrency is None else {"concurrency": concurrency}
         ),
-        rate=rate,
+        rows=samples,
+        longest=longest,
         replicas=replicas,
         store_rate=store_gbps * 1e9,
         link_rate=network_gbps * 1e9,
     )
-    for fact in found.facts():
-        print(f"{fact.name:>24}: {fact.value:<18} = {fact.formula}")
+    for name, value, formula in found.facts():
+        print(f"{name:>24}: {value:<18} = {formula}")
     print(f"\n{found.sentence()}")
     return 0
 
@@ -228,18 +244,18 @@ def _shape(model: str, hidden_size: int, num_layers: int, layers: str) -> tuple[
     return len(parse_layers(layers, num_layers)) + 1, hidden_size, vocab_size
 
 
-def _count(dataset: Path, vocab_size: int) -> tuple[int, int, int]:
+def _count(dataset: str, vocab_size: int) -> tuple[int, int, int]:
     """Tokens, samples, and tokens of the longest sample; names the first row left out.
 
     Raises:
         DatasetError: the dataset can't be read.
     """
     from hslib.dataset import Dataset, Limits
+    from hslib.job.plan import rejections_sentence
 
     survey = Dataset(dataset, Limits(vocab_size, max_tokens=2**31)).survey()
     if survey.rejections:
-        first = survey.rejections[0]
-        print(f"{len(survey.rejections)} rows left out; the first: {first.index}, {first.detail}")
+        print(f"{len(survey.rejections)} rows left out: {rejections_sentence(survey)}")
     longest = max((row.num_tokens for row in survey.rows), default=0)
     return survey.num_tokens, len(survey.rows), longest
 
@@ -279,11 +295,11 @@ def layers(
     print(f"{shape.architecture}, {shape.num_layers} layers; boundaries {list(chosen)}\n")
     for note in shape.notes:
         print(f"note: {note}\n")
-    table = [("tool", "its default ids", "are boundaries", f"ids for {list(chosen)}")]
-    table += [
-        (row.tool, row.default_ids or "-", row.default_boundaries or "-", row.ids)
-        for row in dialect_table(shape.num_layers, shape.architecture, chosen)
+    table: list[tuple[str, ...]] = [
+        ("tool", "its default ids", "are boundaries", f"ids for {list(chosen)}")
     ]
+    rows = dialect_table(shape.num_layers, shape.architecture, chosen)
+    table += [tuple(cell or "-" for cell in row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for line in table:
         print(
@@ -357,7 +373,7 @@ def verify(
     with tqdm.tqdm(total=total, unit="B", unit_scale=True, disable=None) as bar:
         report = found.verify(deep=not size_only, on_checked=bar.update)
     for fault in report.faults:
-        print(f"sample {fault.index}: {fault.check}: {fault.detail} [{fault.path}]")
+        print(f"sample {fault.index}: {fault.check}: {fault.detail} [{found.path}/{fault.file}]")
     print(report.sentence())
     if repair and report.faults:
         redone = found.repair(report)

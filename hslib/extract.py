@@ -4,25 +4,35 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
+from hslib import answers
 from hslib.cluster import Cluster, ShardRun, opening
-from hslib.errors import DatasetError
 from hslib.job import (
     Extractor,
     Job,
     Progress,
     ProgressState,
     Result,
+    check_inputs,
     is_at_work,
     prepare,
     read_progress,
     record_plan,
     result_of,
 )
-from hslib.parameters import ExtractionParameters, StoreParameters
+from hslib.parameters import (
+    ExportParameters,
+    ExtractionParameters,
+    RowsParameters,
+    StoreParameters,
+)
 from hslib.server import Endpoints, endpoints
 from hslib.store import Store, StoreWriter, find_store
 
-__all__ = ["Job", "Result", "open_servers", "prepare", "require_store", "run"]
+__all__ = ["Job", "own_answers_store", "Result", "open_servers", "prepare", "require_store", "run"]
+
+
+# of the answers that the demo model gives again: its lists have no likeliest end
+_DEMO_TEMPERATURE, _DEMO_ANSWER = 1.0, 64
 
 
 def open_servers(
@@ -32,14 +42,10 @@ def open_servers(
 
     Raises:
         ServerError: one can't be started, reached or trusted, or serves something else.
-        DatasetError: there is no dataset.
+        DatasetError, ParameterError: as :func:`hslib.job.check_inputs`; nothing was started then.
         StoreError: the store's bucket refuses, or can't be reached.
     """
-    if not parameters.dataset_file.exists():  # before a server is loaded for nothing
-        raise DatasetError(
-            f"there is no dataset at {parameters.dataset_file.absolute()}",
-            fix="set dataset_path to a JSONL (.gz, .zst) or Parquet file",
-        )
+    check_inputs(parameters)  # before a server is loaded for nothing
     if parameters.ray_address:
         return opening.open_cluster(parameters, on_progress)
     return endpoints.open_endpoints(parameters, on_progress)
@@ -65,17 +71,15 @@ def run(
         )
         held.enter_context(servers.claimed())
         record_plan(job, writer)
-        progress = Progress(
-            parameters.run_path,
+        begun = ProgressState(
             asked=plan.num_rows,
-            todo_tokens=plan.todo_tokens,
-            already_done=len(plan.done),
+            failed=len(plan.failed_before),
             rejected=len(plan.rejections),
-            failed_before=len(plan.failed_before),
-            stored_before=len(job.stored_before),
-            disks={"the store": parameters.store_path, **servers.disks()},
-            show=show,
+            already_done=len(plan.done),
+            stored=len(job.stored_before),
         )
+        disks = {"the store": parameters.store_path, **servers.disks()}
+        progress = Progress(parameters.run_path, begun, plan.todo_tokens, disks, show)
         with progress:
             progress.log.info("job: %s", job.facts())
             finished = not plan.todo or _extract(job, servers, writer, progress)
@@ -107,6 +111,47 @@ def require_store(
     store = Store(parameters.store_path)
     show(f"ready: {len(store)} samples are in the store")
     return store
+
+
+def own_answers_store(
+    parameters: ExportParameters, show: Callable[[str], None] = lambda _line: None
+) -> Store | None:
+    """The store of rows that the target answered itself; of the demo it is made if need be.
+
+    None where none is named and the run is not the demo.
+
+    Raises:
+        HslibError: it can't be opened or made.
+    """
+    if parameters.own_answers_store:
+        return Store(parameters.own_answers_store)
+    if not parameters.is_demo:
+        return None
+    run_path = parameters.run_path / "own_answers"
+    extraction = ExtractionParameters(
+        run_dir=str(run_path), dataset_path=str(run_path / "rows.jsonl")
+    )
+    if _is_unfinished(extraction):
+        _answer_and_extract_demo(extraction, show)
+    return Store(extraction.store_path)
+
+
+def _answer_and_extract_demo(extraction: ExtractionParameters, show: Callable[[str], None]) -> None:
+    """What notebooks 00 and 03 do, with one server."""
+    chats = RowsParameters(
+        run_dir=extraction.run_dir,
+        regenerate=True,
+        temperature=_DEMO_TEMPERATURE,
+        max_answer_tokens=_DEMO_ANSWER,
+        cut_answers="keep",
+        concurrency=64,
+    )
+    servers = endpoints.open_endpoints(extraction, show)
+    try:
+        answers.make_rows(chats, show)
+        run(prepare(extraction, servers), servers, lambda _state: None).require_whole()
+    finally:
+        servers.close()
 
 
 def _is_unfinished(parameters: StoreParameters) -> bool:

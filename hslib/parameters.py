@@ -13,6 +13,7 @@ import pydantic
 from pydantic import Field
 
 from hslib import demo
+from hslib.dataset import absolute_source
 from hslib.errors import ParameterError
 from hslib.model import local_folder
 from hslib.rows import Recipe
@@ -101,21 +102,28 @@ class CaptureParameters(Parameters):
 
 
 class DatasetParameters(Parameters):
-    """``dataset_path`` empty = the demo's rows."""
+    """``dataset_path``: a file, folder, glob, ``datasets`` folder or ``hf:NAME``; empty = the
+    demo's rows."""
 
     dataset_path: str = ""
 
     @property
-    def dataset_file(self) -> Path:
-        return Path(self.dataset_path) if self.dataset_path else demo.dataset_path()
+    def dataset_source(self) -> str:
+        """``dataset_path``, absolute where it is a path."""
+        return absolute_source(self.dataset_path or demo.dataset_path())
 
 
-class RowsParameters(Parameters):
+class RowsParameters(KeyParameters):
     """Notebook 00. ``chats_path`` empty = the demo's conversations, ``model_path`` empty = its
     model, ``out_path`` empty = ``rows.jsonl`` in the run.
 
     The others are those of :class:`hslib.rows.Recipe`. ``workers``: processes, 0 = one per core, at
     most eight. ``max_rejected_share``: a larger share of rejected rows is no success.
+
+    ``regenerate``: the served model answers every user turn anew; ``server_url`` empty = the run's
+    server, else one is started and stopped. ``max_answer_tokens``: an answer that comes to it is
+    cut, and with ``cut_answers`` its turn dropped, or kept and counted in the row's ``num_cut``.
+    ``samples``: how often each conversation is answered. ``concurrency``: conversations in flight.
     """
 
     chats_path: str = ""
@@ -134,10 +142,33 @@ class RowsParameters(Parameters):
     trust_remote_code: bool = False
     workers: int = Field(0, ge=0)
     max_rejected_share: float = Field(0.1, ge=0, le=1)
+    regenerate: bool = False
+    server_url: str | list[str] = ""
+    temperature: float = Field(0.0, ge=0)
+    max_answer_tokens: int = Field(1024, ge=1)
+    samples: int = Field(1, ge=1)
+    cut_answers: Literal["drop", "keep"] = "drop"
+    concurrency: int = Field(16, ge=1, le=1024)
+
+    @pydantic.model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if self.samples > 1 and not self.temperature:
+            raise ValueError("samples at temperature 0 are all the same: set temperature")
+        if self.regenerate and self.thinking == "drop":
+            raise ValueError(
+                "thinking 'drop' is for answers that are there; a model that is to answer without "
+                "is asked so by chat_template_kwargs"
+            )
+        return self
 
     @property
     def source(self) -> str:
         return self.chats_path or str(demo.dataset_path())
+
+    @property
+    def server_urls(self) -> list[str]:
+        """The servers that are named; none when the run's own is meant."""
+        return _named_urls(self.server_url)
 
     @property
     def out_file(self) -> Path:
@@ -224,8 +255,10 @@ class ExtractionParameters(CaptureParameters, DatasetParameters, StoreParameters
 
     ``concurrency``: requests in flight. ``max_tokens`` 0 = the server's limit. ``limit`` 0 =
     all rows. ``resume_check``: what a stored sample must pass to count as done.
+    ``mask_column``: the only column that says which tokens train; empty = those that are known.
     ``max_attempts``: tries per sample. ``max_zero_mask_share``: the job is refused when the masks
-    of a larger share of the rows are all zero. ``on_changed_rows``: rows whose ids or mask are no
+    of a larger share of the rows are all zero. ``max_rejected_share``: it is refused when a larger
+    share of the rows can't be extracted. ``on_changed_rows``: rows whose ids or mask are no
     longer those stored stop the job, or are extracted again. ``samples_per_request``: short rows
     share a request, up to so many or ``tokens_per_request`` tokens. ``server_wait_s``: how long a
     server that does not answer may take to come back.
@@ -243,6 +276,7 @@ class ExtractionParameters(CaptureParameters, DatasetParameters, StoreParameters
     concurrency: int = Field(16, ge=1, le=1024)
     max_tokens: int = Field(0, ge=0)
     limit: int = Field(0, ge=0)
+    mask_column: str = ""
     strict: bool = False
     retry_failed: bool = False
     resume_check: Literal["size", "deep"] = "size"
@@ -250,6 +284,7 @@ class ExtractionParameters(CaptureParameters, DatasetParameters, StoreParameters
     num_shards: int = Field(1, ge=1)
     max_attempts: int = Field(3, ge=1)
     max_zero_mask_share: float = Field(0.1, ge=0, le=1)
+    max_rejected_share: float = Field(0.1, ge=0, le=1)
     on_changed_rows: Literal["refuse", "redo"] = "refuse"
     samples_per_request: int = Field(8, ge=1)
     tokens_per_request: int = Field(2048, ge=1)
@@ -261,8 +296,7 @@ class ExtractionParameters(CaptureParameters, DatasetParameters, StoreParameters
     @property
     def server_urls(self) -> list[str]:
         """The servers that are named; none when the run's own is meant."""
-        urls = [self.server_url] if isinstance(self.server_url, str) else self.server_url
-        return [url for url in urls if url]
+        return _named_urls(self.server_url)
 
     @pydantic.model_validator(mode="after")
     def _fit_together(self) -> Self:
@@ -372,6 +406,8 @@ class ExportParameters(StoreParameters):
 
     ``model_path`` empty = the one that the manifest names. ``draft_vocab_size`` 0 = the model's
     whole vocabulary. ``num_steps``: of the drafter trained here; 0 = export only.
+    ``own_answers_store``: of rows that the target answered itself (notebook 00, ``regenerate``), to
+    train one more drafter on; empty = none, of the demo one that is made.
     """
 
     trainer: Literal["speculators", "specforge"] = "speculators"
@@ -379,12 +415,17 @@ class ExportParameters(StoreParameters):
     model_path: str = ""
     draft_vocab_size: int = Field(320, ge=0)
     num_steps: int = Field(200, ge=0)
+    own_answers_store: str = ""
     seed: int = 0
 
     @property
     def export_path(self) -> Path:
         default = self.run_path / "export" / self.trainer
         return Path(self.export_dir).absolute() if self.export_dir else default
+
+
+def _named_urls(given: str | list[str]) -> list[str]:
+    return [url for url in ([given] if isinstance(given, str) else given) if url]
 
 
 def dump_path(dump_dir: str, run_path: Path) -> Path:

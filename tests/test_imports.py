@@ -27,18 +27,19 @@ ALLOWED: dict[str, set[str]] = {
     "dataset": {"errors", "files"},
     "rows": {"errors", "files", "model", "dataset"},
     "store": {"errors", "files", "model", "dataset"},
-    "parameters": {"errors", "model", "rows", "store.url"},
+    "parameters": {"errors", "model", "rows", "dataset.sources", "store.url"},
     "server": {*_BASE, "rows"},
     "job": {*_BASE, "rows", "server"},
+    "answers": {*_BASE, "rows", "server", "job"},
     "cluster": _HOST,
-    "extract": {*_HOST, "cluster"},
+    "extract": {*_HOST, "answers", "cluster"},
     "stats": {*_BASE, "drawing"},
     "diagnosis": {*_BASE, "drawing", "rows", "server.dumps", "server.client"},
     "export": _BASE,
     "drafter": {*_BASE, "drawing", "export"},
     "probe": {*_HOST, "drawing", "cluster", "extract", "notebook"},
     "notebook": {*_HOST, "cluster", "extract", "stats", "diagnosis", "export", "drafter"},
-    "__main__": {*_HOST, "cluster", "extract", "stats", "diagnosis", "export", "drafter"}
+    "__main__": {*_HOST, "answers", "cluster", "extract", "stats", "diagnosis", "export", "drafter"}
     | {"probe", "notebook"},
     "demo": set(),
 }

@@ -13,7 +13,6 @@ class ReplicaFacts:
 
     host: str
     pid: int
-    dump_dir: str
     check: ServerCheck
     longest_row: int
     dump_room_bytes: int

@@ -78,7 +78,6 @@ class Replica:
         return ReplicaFacts(
             host=socket.gethostname(),
             pid=os.getpid(),
-            dump_dir=str(self._endpoints.disks()["dumps"]),
             check=self._endpoints.check,
             longest_row=self._endpoints.longest_row,
             dump_room_bytes=self._endpoints.dump_room_bytes(),

@@ -27,7 +27,7 @@ def run_tokens(parameters: DiagnosisParameters) -> list[Compared]:
     Raises:
         HslibError: no tokenizer, or a server that does not answer.
     """
-    rows = list(text_rows(parameters.dataset_file, parameters.sample_limit))
+    rows = list(text_rows(parameters.dataset_source, parameters.sample_limit))
     if not rows:
         return []
     folder, trusted = parameters.tokenizer_folder, parameters.trust_remote_code

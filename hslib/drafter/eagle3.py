@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from hslib.export.torch_dataset import TokenBatches
 
 POSITIONS = 3  # proposals a step, speculators' ttt_steps
+TOKENS_PER_STEP = 512  # a longer row is a step of its own
+_PEAK_LR, _WARMUP_STEPS = 3e-3, 20
+_HELD_OUT = 0.1  # of the rows, the last ones
 _INPUTS = (
     "hidden_states",
     "input_ids",
@@ -34,23 +37,6 @@ _INPUTS = (
     "position_ids",
     "verifier_last_hidden_states",
 )
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to train. ``held_out``: the share of the rows, the last ones, that is not trained on.
-
-    ``threads``: for a drafter of the demo's width one is as fast as two, and nine times as fast
-    on a busy machine, where threads wait for each other at every small product.
-    """
-
-    num_steps: int = 300
-    tokens_per_step: int = 512  # a longer row is a step of its own
-    peak_lr: float = 3e-3
-    warmup_steps: int = 20
-    held_out: float = 0.1
-    seed: int = 0
-    threads: int = 1
 
 
 @dataclass(frozen=True)
@@ -80,7 +66,8 @@ def train_drafter(
     judged_on: Path,
     model_path: Path,
     checkpoint: Path,
-    settings: Settings = Settings(),  # frozen
+    num_steps: int,
+    seed: int = 0,
     on_point: Callable[[Point], None] = lambda _point: None,
 ) -> Training:
     """Train on one export's rows, judge on the held-out rows of another, save the drafter.
@@ -95,22 +82,22 @@ def train_drafter(
     """
     import torch
 
-    with _quiet(), _threads(settings.threads), torch.random.fork_rng():
-        torch.manual_seed(settings.seed)
+    with _quiet(), _one_thread(), torch.random.fork_rng():
+        torch.manual_seed(seed)
         model = make_drafter(export, model_path)
         trained = [p for p in model.parameters() if p.requires_grad]
-        optimizer = torch.optim.AdamW(trained, lr=settings.peak_lr, betas=(0.9, 0.95))
+        optimizer = torch.optim.AdamW(trained, lr=_PEAK_LR, betas=(0.9, 0.95))
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimizer,
-            settings.peak_lr,
-            total_steps=settings.num_steps,
-            pct_start=min(0.5, settings.warmup_steps / settings.num_steps),
+            _PEAK_LR,
+            total_steps=num_steps,
+            pct_start=min(0.5, _WARMUP_STEPS / num_steps),
         )
-        judges = list(_batches(judged_on, "val", settings).one_epoch())
+        judges = list(_batches(judged_on, "val", seed).one_epoch())
         points = []
-        shown = {settings.num_steps * part // 10 for part in range(1, 11)}
-        batches = _batches(export, "train", settings).forever()
-        for step, batch in zip(range(1, settings.num_steps + 1), batches, strict=False):
+        shown = {num_steps * part // 10 for part in range(1, 11)}
+        batches = _batches(export, "train", seed).forever()
+        for step, batch in zip(range(1, num_steps + 1), batches, strict=False):
             _, loss, _ = _forward(model, batch)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(trained, 1.0)
@@ -162,20 +149,10 @@ def make_drafter(export: Path, model_path: Path) -> Any:
     ).float()
 
 
-def load_drafter(checkpoint: Path) -> Any:
-    """A saved drafter as speculators loads it, float32, for the CPU."""
-    from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
-
-    with _quiet():
-        config = Eagle3SpeculatorConfig.from_pretrained(checkpoint)
-        config.transformer_layer_config._attn_implementation = "eager"
-        return Eagle3DraftModel.from_pretrained(checkpoint, config=config).float()
-
-
 def judge(
     checkpoint: Path,
     judged_on: Path,
-    settings: Settings = Settings(),  # frozen
+    seed: int = 0,
     random_tokens: bool = False,
 ) -> tuple[float, ...]:
     """Acceptance by position of a saved drafter on an export's held-out rows.
@@ -185,12 +162,15 @@ def judge(
             acceptance, one that ignores them does not.
     """
     import torch
+    from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
 
-    with _quiet(), _threads(settings.threads):
-        model = load_drafter(checkpoint)
-        batches = list(_batches(judged_on, "val", settings).one_epoch())
+    with _quiet(), _one_thread():
+        config = Eagle3SpeculatorConfig.from_pretrained(checkpoint)
+        config.transformer_layer_config._attn_implementation = "eager"
+        model = Eagle3DraftModel.from_pretrained(checkpoint, config=config).float()
+        batches = list(_batches(judged_on, "val", seed).one_epoch())
         if random_tokens:
-            generator = torch.Generator().manual_seed(settings.seed)
+            generator = torch.Generator().manual_seed(seed)
             size = model.embed_tokens.num_embeddings
             for batch in batches:
                 batch["input_ids"] = torch.randint(
@@ -254,19 +234,19 @@ class _Batches:
         return dict(collate(rows))
 
 
-def _batches(export: Path, split: str, settings: Settings) -> _Batches:
+def _batches(export: Path, split: str, seed: int) -> _Batches:
     from speculators.train.data import ArrowDataset
 
     from hslib.export.torch_dataset import TokenBatches
 
     kind = _kind(export)
     dataset = ArrowDataset(
-        2**20, export, on_missing="raise", train_ratio=1 - settings.held_out, split=split
+        2**20, export, on_missing="raise", train_ratio=1 - _HELD_OUT, split=split
     )
     groups = TokenBatches(
         dataset.approx_lengths,
-        settings.tokens_per_step,
-        settings.seed,
+        TOKENS_PER_STEP,
+        seed,
         shuffle=split == "train",
         long_alone=True,
     )
@@ -284,11 +264,13 @@ def _kind(export: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def _one_thread() -> Iterator[None]:
     import torch
 
+    # For a drafter of the demo's width one is as fast as two, and nine times as fast on a busy
+    # machine, where threads wait for each other at every small product.
     before = torch.get_num_threads()
-    torch.set_num_threads(count)
+    torch.set_num_threads(1)
     try:
         yield
     finally:

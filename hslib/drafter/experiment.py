@@ -8,16 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hslib.drafter.eagle3 import Point, Settings, Training, judge, train_drafter
+from hslib.drafter.eagle3 import Point, Training, judge, train_drafter
 from hslib.drafter.misfiled import misfile
 from hslib.export import TRAINERS, ExportReport, SpeculatorsFormat, export_store
-from hslib.model import (
-    embedding_and_head,
-    local_folder,
-    open_weights,
-    read_config,
-    read_final_norm,
-)
+from hslib.model import local_folder, read_final_norm, read_head
 from hslib.parameters import ExportParameters
 from hslib.store import Store
 
@@ -103,11 +97,12 @@ def _ratio(part: float, whole: float) -> str:
 def export_for(parameters: ExportParameters, store: Store) -> ExportReport:
     """The export that notebook 06's parameters ask for."""
     trainer = TRAINERS[parameters.trainer]()
-    model = _model_folder(parameters, store)
+    model = model_folder(parameters, store)
     return export_store(store, parameters.export_path, trainer, model, parameters.draft_vocab_size)
 
 
-def _model_folder(parameters: ExportParameters, store: Store) -> Path:
+def model_folder(parameters: ExportParameters, store: Store) -> Path:
+    """The folder of the model that the store's states are of."""
     return local_folder(parameters.model_path or store.manifest.model_path)
 
 
@@ -125,27 +120,27 @@ def train_both(
     if parameters.trainer != "speculators" or not parameters.num_steps:
         on_line("ready: nothing is trained here; the export's own command trains for real")
         return None
-    model = _model_folder(parameters, store)
+    model = model_folder(parameters, store)
     run = parameters.run_path
     wrong = misfile(store, run / "misfiled")
     wrong_export = run / "export" / "misfiled"
     export_store(wrong, wrong_export, SpeculatorsFormat(), model, parameters.draft_vocab_size)
-    settings = Settings(num_steps=parameters.num_steps, seed=parameters.seed)
+    num_steps, seed = parameters.num_steps, parameters.seed
 
     def train(name: str, data: Store, folder: Path) -> TrainedDrafter:
         def show(point: Point) -> None:
-            on_line(f"{name}: step {point.step} of {settings.num_steps}, loss {point.loss:.2f}")
+            on_line(f"{name}: step {point.step} of {num_steps}, loss {point.loss:.2f}")
 
         checkpoint = run / "drafters" / name
-        training = train_drafter(folder, export, model, checkpoint, settings, show)
-        own = judge(checkpoint, folder, settings)
-        blind = judge(checkpoint, export, settings, random_tokens=True)
+        training = train_drafter(folder, export, model, checkpoint, num_steps, seed, show)
+        own = judge(checkpoint, folder, seed)
+        blind = judge(checkpoint, export, seed, random_tokens=True)
         return TrainedDrafter(name, training, own, blind, next_token_accuracy(data, model))
 
     right = train("right", store, export)
     misfiled = train("misfiled", wrong, wrong_export)
-    reloaded = judge(right.training.checkpoint, export, settings)
-    on_line(f"ready: two drafters of {settings.num_steps} steps each")
+    reloaded = judge(right.training.checkpoint, export, seed)
+    on_line(f"ready: two drafters of {num_steps} steps each")
     return Experiment(right, misfiled, reloaded)
 
 
@@ -156,7 +151,7 @@ def next_token_accuracy(store: Store, model: Path) -> float:
     """
     import torch
 
-    head = embedding_and_head(open_weights(model), read_config(model).tied)[1].float()
+    head = read_head(model)
     norm = read_final_norm(model) if store.manifest.final_norm == "pre" else None
     hits = []
     for index in list(store.entries)[:_ROWS_READ]:

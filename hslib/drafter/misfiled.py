@@ -1,8 +1,6 @@
 """The case study's failure made on purpose: sound files with another sample's states."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xxhash
@@ -11,19 +9,8 @@ from hslib.dataset import Sample
 from hslib.store import Store, StoredSample, StoreWriter
 
 
-@dataclass(frozen=True)
-class _Misfiled:
-    """Another sample's states as a store writer takes them from a dump."""
-
-    hidden_states: np.ndarray
-    layers: list[dict[str, Any]]
-
-    def layer_numbers(self) -> list[dict[str, Any]]:
-        return self.layers
-
-
-def misfile(store: Store, path: Path, lag: int = 1) -> Store:
-    """Copy a store so that each sample holds the states of the sample ``lag`` before it.
+def misfile(store: Store, path: Path) -> Store:
+    """Copy a store so that each sample holds the states of the sample before it.
 
     Both are cut to the shorter of the two: no trainer takes rows and states of two lengths.
     Everything else is sound: the copy verifies.
@@ -33,7 +20,7 @@ def misfile(store: Store, path: Path, lag: int = 1) -> Store:
         done = Store(path).entries
         for position, index in enumerate(indices):
             if index not in done:
-                _put(writer, store[index], store[indices[position - lag]])
+                _put(writer, store[index], store[indices[position - 1]])
     return Store(path)
 
 
@@ -46,4 +33,4 @@ def _put(writer: StoreWriter, own: StoredSample, other: StoredSample) -> None:
     bits = other.hidden_states[:tokens].view(torch.uint16).numpy()
     sample = Sample(own.entry.index, own.entry.id, ids, mask)
     states_hash = xxhash.xxh3_64(bits.data)
-    writer.put(sample, _Misfiled(bits, other.entry.layers), states_hash, 1, latency_s=0.0)
+    writer.put(sample, bits, other.entry.layers, states_hash, 1, latency_s=0.0)

@@ -6,7 +6,7 @@ by its own name.
 
 from hslib.export.export import ExportReport, export_store
 from hslib.export.format import TrainerFormat
-from hslib.export.roundtrip import RoundTrip, read_back
+from hslib.export.roundtrip import read_back
 from hslib.export.specforge import SpecForgeFormat
 from hslib.export.speculators import SpeculatorsFormat
 
@@ -19,7 +19,6 @@ __all__ = [
     "export_store",
     "ExportReport",
     "read_back",
-    "RoundTrip",
     "SpecForgeFormat",
     "SpeculatorsFormat",
     "TRAINERS",

@@ -13,7 +13,7 @@ makes only rows whose line is missing, names another sample, or names a file of 
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -87,13 +87,11 @@ def export_store(
     with Lock(out / ".export.lock", f"the export {out}"):
         kind = _kind(store.manifest, trainer, bridge)
         _write_or_check_kind(out, kind, store.manifest.witness_sentence())
-        work = _Work(store, out, trainer, bridge)
-        made = work.run(workers, on_row)
+        rows, made = _make_rows(store, out, trainer, bridge, workers, on_row)
         counts = dict(sorted(count_tokens(store.tokens()).items()))
         vocab_size = store.manifest.vocab_size
         whole = draft_vocab_size in (0, vocab_size)
         vocabulary = None if whole else vocabulary_map(counts, draft_vocab_size, vocab_size)
-        rows = tuple(work.done[row] for row in sorted(work.done))
         longest = max(entry.num_tokens for entry in store.entries.values())
         trainer.finish(Context(store, out, model_path, rows, longest, vocabulary, counts))
     return ExportReport(
@@ -101,7 +99,7 @@ def export_store(
         path=out,
         model_path=model_path,
         rows=len(rows),
-        made=len(made),
+        made=made,
         size_bytes=sum(row.size_bytes for row in rows),
         boundaries=store.manifest.boundaries,
         bridge=f"{bridge.wanted}-norm"
@@ -154,64 +152,58 @@ def read_rows(out: Path) -> dict[int, Row]:
     return dict(sorted(rows.items()))
 
 
-class _Work:
-    """The rows that are done, and those that are still to make."""
+def _make_rows(
+    store: Store,
+    out: Path,
+    trainer: TrainerFormat,
+    bridge: Bridge,
+    workers: int,
+    on_row: Callable[[int], None],
+) -> tuple[tuple[Row, ...], int]:
+    """Make the rows that are not done; all rows, and how many of them were made."""
+    plan = list(store.entries.values())
+    done = {}
+    for number, row in read_rows(out).items():
+        if _is_done(out, plan, row):
+            done[number] = row
+        else:  # its sample was revoked, or has another row number now
+            (out / row.file).unlink(missing_ok=True)
+    listing, lock = out / "export.jsonl", threading.Lock()
+    write_atomically(listing, b"".join(_line(row) for row in done.values()))
+    with (
+        listing.open("ab", buffering=0) as lines,
+        ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool,
+    ):
 
-    def __init__(
-        self,
-        store: Store,
-        out: Path,
-        trainer: TrainerFormat,
-        bridge: Bridge,
-    ) -> None:
-        self._store, self._out, self._trainer, self._bridge = store, out, trainer, bridge
-        self._plan = list(store.entries.values())
-        before = read_rows(out)
-        self.done = {row: line for row, line in before.items() if self._is_done(row, line)}
-        self._stale = [line for row, line in before.items() if row not in self.done]
-        self._lock = threading.Lock()
+        def make(number: int) -> Row:
+            entry, file = plan[number], trainer.file(number)
+            target = out / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_file(target, trainer.parts(store.checked(entry.index), bridge), ".tmp")
+            row = Row(number, entry.index, entry.checksum, file, target.stat().st_size)
+            with lock:
+                lines.write(_line(row))
+            on_row(row.size_bytes)
+            return row
 
-    def _is_done(self, row: int, line: Row) -> bool:
-        if row >= len(self._plan) or self._plan[row].checksum != line.source:
-            return False
-        path = self._out / line.file
-        return path.is_file() and path.stat().st_size == line.size_bytes
+        futures = [pool.submit(make, number) for number in range(len(plan)) if number not in done]
+        try:
+            done |= {row.row: row for row in (future.result() for future in futures)}
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return tuple(done[number] for number in sorted(done)), len(futures)
 
-    def run(self, workers: int, on_row: Callable[[int], None]) -> list[Row]:
-        """Make what is not done; returns the rows made."""
-        for line in self._stale:  # its sample was revoked, or has another row number now
-            (self._out / line.file).unlink(missing_ok=True)
-        todo = [(row, entry) for row, entry in enumerate(self._plan) if row not in self.done]
-        listing = self._out / "export.jsonl"
-        lines = (orjson.dumps(asdict(line)) + b"\n" for line in self.done.values())
-        write_atomically(listing, b"".join(lines))
-        with (
-            listing.open("ab", buffering=0) as lines_out,
-            ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool,
-        ):
 
-            def make(item: tuple[int, Entry]) -> Row:
-                line = self._make(*item)
-                with self._lock:
-                    lines_out.write(orjson.dumps(asdict(line)) + b"\n")
-                    self.done[line.row] = line
-                on_row(line.size_bytes)
-                return line
+def _is_done(out: Path, plan: Sequence[Entry], row: Row) -> bool:
+    if row.row >= len(plan) or plan[row.row].checksum != row.source:
+        return False
+    path = out / row.file
+    return path.is_file() and path.stat().st_size == row.size_bytes
 
-            futures = [pool.submit(make, item) for item in todo]
-            try:
-                return [future.result() for future in futures]
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
 
-    def _make(self, row: int, entry: Entry) -> Row:
-        file = self._trainer.file(row)
-        target = self._out / file
-        target.parent.mkdir(parents=True, exist_ok=True)
-        parts = self._trainer.parts(self._store.checked(entry.index), self._bridge)
-        write_file(target, parts, ".tmp")
-        return Row(row, entry.index, entry.checksum, file, target.stat().st_size)
+def _line(row: Row) -> bytes:
+    return orjson.dumps(asdict(row)) + b"\n"
 
 
 def _kind(manifest: Manifest, trainer: TrainerFormat, bridge: Bridge) -> dict[str, Any]:
@@ -228,24 +220,15 @@ def _kind(manifest: Manifest, trainer: TrainerFormat, bridge: Bridge) -> dict[st
     }
 
 
-def _read_kind(out: Path) -> dict[str, Any] | None:
-    path = out / "export.json"
-    if not path.is_file():
-        return None
-    found = dict(json.loads(path.read_text()))
-    found.pop("states", None)
-    return found
-
-
 def _write_or_check_kind(out: Path, kind: dict[str, Any], witness: str) -> None:
     """Raises :class:`ExportError` when the folder holds another export, or other files.
 
     Args:
         witness: a sentence written beside the kind and never compared.
     """
-    found = _read_kind(out)
-    if found is None:
-        strangers = sorted(path.name for path in out.iterdir() if path.name != ".export.lock")
+    path = out / "export.json"
+    if not path.is_file():
+        strangers = sorted(file.name for file in out.iterdir() if file.name != ".export.lock")
         if strangers:
             raise ExportError(
                 f"{out} is not empty and not an export",
@@ -253,8 +236,11 @@ def _write_or_check_kind(out: Path, kind: dict[str, Any], witness: str) -> None:
                 fix="name a new folder",
             )
         written = kind | {"states": witness}
-        write_atomically(out / "export.json", json.dumps(written, indent=1).encode())
-    elif found != kind:
+        write_atomically(path, json.dumps(written, indent=1).encode())
+        return
+    found = json.loads(path.read_text())
+    found.pop("states", None)
+    if found != kind:
         differing = {k: (found.get(k), kind[k]) for k in kind if found.get(k) != kind[k]}
         raise ExportError(
             f"{out} holds an export of another kind: {', '.join(differing)} differ",

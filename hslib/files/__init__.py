@@ -1,5 +1,6 @@
 """Files on a local or mounted file system: written durably, locked, mapped, explained."""
 
+from hslib.files.append import AppendFile
 from hslib.files.explain import explained
 from hslib.files.lock import Lock
 from hslib.files.safetensor import (
@@ -12,6 +13,7 @@ from hslib.files.safetensor import (
 from hslib.files.write import LARGE, PAGE, sync_directory, write_atomically, write_file
 
 __all__ = [
+    "AppendFile",
     "explained",
     "header_bytes",
     "LARGE",

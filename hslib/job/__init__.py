@@ -1,7 +1,8 @@
 """A job: what is to do, what is sent next, how it is done, and how it stands."""
 
 from hslib.job.extractor import Extractor
-from hslib.job.forecast import Forecast, RequestLimits, Work
+from hslib.job.forecast import Forecast
+from hslib.job.inputs import check_inputs
 from hslib.job.interrupt import Interrupts
 from hslib.job.prepare import Job, Result, prepare, record_plan, result_of
 from hslib.job.progress import (
@@ -12,10 +13,12 @@ from hslib.job.progress import (
     open_log,
     read_progress,
 )
+from hslib.job.tasks import Tasks
 from hslib.job.watch import is_at_work
 
 __all__ = [
     "at_work",
+    "check_inputs",
     "Extractor",
     "Forecast",
     "Interrupts",
@@ -28,8 +31,7 @@ __all__ = [
     "read_progress",
     "record_plan",
     "ReplicaState",
-    "RequestLimits",
     "Result",
     "result_of",
-    "Work",
+    "Tasks",
 ]

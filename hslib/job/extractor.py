@@ -30,6 +30,7 @@ _LOOK_EVERY_S = 1.0  # at the dump directories
 
 Reaction = Literal["retry", "fail", "wait", "stop"]
 _PAUSE_S, _MOST_PAUSE_S = 0.2, 10.0
+_Answers = tuple[list[Answer], float]  # of a request, in the order of its group; seconds
 
 
 def reaction_to(error: BaseException) -> Reaction:
@@ -63,15 +64,6 @@ class _Member:
 
     endpoint: Endpoint
     load: Load
-
-
-@dataclass(frozen=True)
-class _Sent:
-    """A request, its answers in the order of the group, and how long they took."""
-
-    group: Group
-    answers: list[Answer]
-    latency_s: float
 
 
 class Extractor:
@@ -189,35 +181,37 @@ class Extractor:
         for pending in group:
             pending.rids.append(request_id(pending.sample, next(self._numbers)))
 
-        def send() -> _Sent:
+        def send() -> _Answers:
             started = time.monotonic()
-            endpoint.remove(old)
+            endpoint.dumps.clear(old)
             answers = endpoint.send([p.sample for p in group], [p.rids[-1] for p in group])
-            return _Sent(group, answers, time.monotonic() - started)
+            return answers, time.monotonic() - started
 
         self._tasks.submit(send, lambda future: self._sent(member, group, future))
 
-    def _sent(self, member: _Member, group: Group, future: Future[_Sent]) -> None:
+    def _sent(self, member: _Member, group: Group, future: Future[_Answers]) -> None:
         """The server has done with a request: store its dumps, and look at its errors."""
         self._scheduler.answered(member.load)
-        sent = future.result()
-        for answer in sent.answers:
+        answers, latency_s = future.result()
+        for answer in answers:
             if isinstance(answer, Exception) and reaction_to(answer) == "wait":
                 self._await(member, answer)  # before it is sent anything more
         self._tasks.submit(
-            lambda: self._store(member.endpoint, sent),
+            lambda: self._store(member.endpoint, group, answers, latency_s),
             lambda stored: self._stored(member, group, stored),
         )
 
-    def _store(self, endpoint: Endpoint, sent: _Sent) -> list[Entry | Exception]:
+    def _store(
+        self, endpoint: Endpoint, group: Group, answers: list[Answer], latency_s: float
+    ) -> list[Entry | Exception]:
         """Validate, store, commit and remove each dump; in a worker."""
         outcomes: list[Entry | Exception] = []
-        for pending, answer in zip(sent.group, sent.answers, strict=True):
+        for pending, answer in zip(group, answers, strict=True):
             if not isinstance(answer, Dump):
                 outcomes.append(answer)
                 continue
             try:
-                outcomes.append(self._store_one(endpoint, pending, answer, sent.latency_s))
+                outcomes.append(self._store_one(endpoint, pending, answer, latency_s))
             except (HslibError, OSError) as error:
                 outcomes.append(error)
         return outcomes
@@ -229,8 +223,8 @@ class Extractor:
         if self._aborted.is_set():
             raise JobError("aborted before the sample was stored", index=pending.sample.index)
         tries = len(pending.rids)
-        entry = self._writer.put(pending.sample, dump, states_hash, tries, latency_s)
-        endpoint.remove([dump.name])
+        entry = self._writer.put(pending.sample, *dump.captured(), states_hash, tries, latency_s)
+        endpoint.dumps.clear([dump.name])
         return entry
 
     def _stored(
@@ -248,7 +242,7 @@ class Extractor:
                     outcome.index, outcome.num_tokens, outcome.size_bytes, outcome.latency_s
                 )
                 if len(pending.rids) > 1:  # what its other tries left takes up room
-                    member.endpoint.remove(pending.rids)
+                    member.endpoint.dumps.clear(pending.rids)
             else:
                 try:
                     self._meet(member, pending, outcome, is_alone=len(group) == 1)
@@ -297,7 +291,7 @@ class Extractor:
         """
         sample, reason = pending.sample, str(error)
         check = error.fields.get("check") if isinstance(error, HslibError) else None
-        member.endpoint.remove(pending.rids)
+        member.endpoint.dumps.clear(pending.rids)
         self._writer.record(_failure(sample, reason, len(pending.rids)))
         self._reporter.failed(
             sample.index, sample.num_tokens, str(check or type(error).__name__), reason

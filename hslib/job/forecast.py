@@ -12,10 +12,11 @@ is slow with small files, and the journal (0.7 kB per sample).
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from hslib.errors import ParameterError
 from hslib.job.scheduler import requests_at_once
+from hslib.parameters import ExtractionParameters
 from hslib.server import DUMP_SHARE, DUMP_TOKEN_BYTES, dump_bytes
 from hslib.store import (
     STORED_TOKEN_BYTES,
@@ -30,17 +31,16 @@ _SHORT_FLOAT = 1e-9  # 1.2 / 0.4 is not quite 3
 Bottleneck = Literal["servers", "network", "store"]
 
 
-class Fact(NamedTuple):
-    """A line of the table."""
-
-    name: str
-    value: str
-    formula: str
-
-
 @dataclass(frozen=True)
-class Work:
-    """What is to be extracted. ``rows`` and ``longest`` (tokens) are 0 when they are not known.
+class Forecast:
+    """A job on ``replicas`` servers. What is not known is 0, but for rates: they are infinite.
+
+    Args:
+        longest: tokens of the longest row.
+        rate: tokens per second that one replica captures.
+        job: how much one server is sent at once.
+        store_rate: bytes per second that the store takes from all replicas together.
+        link_rate: bytes per second that one replica can send to the store.
 
     Raises:
         ParameterError: numbers that no job has.
@@ -49,11 +49,22 @@ class Work:
     num_states: int
     hidden_size: int
     tokens: int
+    rate: float
+    job: ExtractionParameters
     rows: int = 0
     longest: int = 0
+    replicas: int = 1
+    store_rate: float = math.inf
+    link_rate: float = math.inf
 
     def __post_init__(self) -> None:
-        _require_positive(hidden_size=self.hidden_size, tokens=self.tokens)
+        known = {
+            name: getattr(self, name) for name in ("hidden_size", "tokens", "rate", "replicas")
+        }
+        limits = {"store_gbps": self.store_rate, "network_gbps": self.link_rate}
+        for name, value in (known | limits).items():
+            if not value > 0 or (math.isinf(value) and name in known):
+                raise ParameterError(f"{name} is {value:g}", fix="give a number above 0")
         if self.rows < 0 or self.longest < 0:
             raise ParameterError("samples and longest can't be negative", fix="correct them")
         if self.rows > self.tokens or self.longest > self.tokens - max(self.rows - 1, 0):
@@ -73,59 +84,22 @@ class Work:
         """What the store grows by; without ``rows``, all but the files' headers."""
         return stored_bytes(self.tokens, self.rows, self.state_bytes)
 
-
-@dataclass(frozen=True)
-class RequestLimits:
-    """How much one server is sent at once: notebook 03's parameters of the same names."""
-
-    concurrency: int
-    samples_per_request: int
-    tokens_per_request: int
-
-    def tokens(self, work: Work) -> int:
+    @property
+    def request_tokens(self) -> int:
         """Tokens of the largest request: the longest row alone, or short ones together."""
-        together = min(self.tokens_per_request, self.samples_per_request * work.longest)
-        return max(work.longest, together)
+        together = min(self.job.tokens_per_request, self.job.samples_per_request * self.longest)
+        return max(self.longest, together)
 
-    def tmpfs_bytes(self, work: Work) -> int:
+    @property
+    def tmpfs_bytes(self) -> int:
         """Free space with which no request waits for room in the dump directory."""
-        size = dump_bytes(self.tokens(work), self.samples_per_request, work.state_bytes)
-        return math.ceil(requests_at_once(self.concurrency) * size / DUMP_SHARE)
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """A job on ``replicas`` servers; rates that are not known are infinite.
-
-    Args:
-        rate: tokens per second that one replica captures.
-        store_rate: bytes per second that the store takes from all replicas together.
-        link_rate: bytes per second that one replica can send to the store.
-
-    Raises:
-        ParameterError: a rate or a number of replicas that is not positive.
-    """
-
-    work: Work
-    limits: RequestLimits
-    rate: float
-    replicas: int = 1
-    store_rate: float = math.inf
-    link_rate: float = math.inf
-
-    def __post_init__(self) -> None:
-        _require_positive(
-            rate=self.rate,
-            replicas=self.replicas,
-            store_gbps=self.store_rate,
-            network_gbps=self.link_rate,
-            concurrency=self.limits.concurrency,
-        )
+        size = dump_bytes(self.request_tokens, self.job.samples_per_request, self.state_bytes)
+        return math.ceil(requests_at_once(self.job.concurrency) * size / DUMP_SHARE)
 
     @property
     def bytes_per_token(self) -> float:
         """As stored: states, ids, mask, and its share of the header."""
-        return self.work.store_bytes / self.work.tokens
+        return self.store_bytes / self.tokens
 
     @property
     def pace(self) -> float:
@@ -144,7 +118,7 @@ class Forecast:
 
     @property
     def hours(self) -> float:
-        return self.work.tokens / self.speed / 3600
+        return self.tokens / self.speed / 3600
 
     @property
     def bottleneck(self) -> Bottleneck:
@@ -153,59 +127,54 @@ class Forecast:
             return "store"
         return "servers" if self.pace == self.rate else "network"
 
-    def facts(self) -> Iterator[Fact]:
-        """The table: a fact per line, with its unit and the formula in words and numbers."""
-        work, replicas = self.work, count(self.replicas, "replica")
-        yield Fact(
+    def facts(self) -> Iterator[tuple[str, str, str]]:
+        """The table: name, value with its unit, and the formula in words and numbers."""
+        replicas = count(self.replicas, "replica")
+        yield (
             "states of a token",
-            f"{work.state_bytes:,} B",
-            f"{work.num_states} states x {work.hidden_size:,} x 2 bytes of bfloat16",
+            f"{self.state_bytes:,} B",
+            f"{self.num_states} states x {self.hidden_size:,} x 2 bytes of bfloat16",
         )
-        yield Fact("store grows by", size_words(work.store_bytes), self._store_formula())
-        yield Fact(
+        yield "store grows by", size_words(self.store_bytes), self._store_formula()
+        yield (
             "one replica writes",
             gb(self.replica_bytes_per_s),
             f"{self.pace:,.0f} tokens/s x {self.bytes_per_token:,.0f} B, over its link to the "
             "store, which must take as much",
         )
-        yield Fact(
+        yield (
             f"{replicas} would write",
             gb(self.replicas * self.replica_bytes_per_s),
             f"{self.replicas} x {gb(self.replica_bytes_per_s)}; the store takes "
             + ("what --store-gbps says" if math.isinf(self.store_rate) else gb(self.store_rate)),
         )
-        yield Fact(
+        yield (
             f"time of {replicas}",
             f"{self.hours:,.2f} h ({self.hours * 60:,.0f} min)",
-            f"{work.tokens:,} tokens / {self.speed:,.0f} tokens/s",
+            f"{self.tokens:,} tokens / {self.speed:,.0f} tokens/s",
         )
-        yield from self._tmpfs_facts()
-
-    def _store_formula(self) -> str:
-        work = self.work
-        formula = f"{work.tokens:,} tokens x ({work.state_bytes:,} + {STORED_TOKEN_BYTES} B)"
-        if not work.rows:
-            return f"{formula}; the files' headers come on top (--samples)"
-        header = stored_header_bytes(work.tokens / work.rows, work.state_bytes)
-        return f"{formula} + {work.rows:,} files x {header:,} B of header"
-
-    def _tmpfs_facts(self) -> Iterator[Fact]:
-        work, limits = self.work, self.limits
-        if not work.longest:
-            yield Fact("tmpfs of a replica", "not known", "say how long rows get (--longest)")
+        if not self.longest:
+            yield "tmpfs of a replica", "not known", "say how long rows get (--longest)"
             return
-        yield Fact(
+        yield (
             "tmpfs of a replica",
-            size_words(limits.tmpfs_bytes(work)),
-            f"{requests_at_once(limits.concurrency)} requests at once x "
-            f"{limits.tokens(work):,} tokens x ({work.state_bytes:,} + {DUMP_TOKEN_BYTES} B) / "
+            size_words(self.tmpfs_bytes),
+            f"{requests_at_once(self.job.concurrency)} requests at once x "
+            f"{self.request_tokens:,} tokens x ({self.state_bytes:,} + {DUMP_TOKEN_BYTES} B) / "
             f"{DUMP_SHARE}, so that none waits for room",
         )
-        yield Fact(
+        yield (
             "tmpfs at the least",
-            size_words(dump_bytes(work.longest, 1, work.state_bytes)),
-            f"the longest row alone, {work.longest:,} tokens; the others wait meanwhile",
+            size_words(dump_bytes(self.longest, 1, self.state_bytes)),
+            f"the longest row alone, {self.longest:,} tokens; the others wait meanwhile",
         )
+
+    def _store_formula(self) -> str:
+        formula = f"{self.tokens:,} tokens x ({self.state_bytes:,} + {STORED_TOKEN_BYTES} B)"
+        if not self.rows:
+            return f"{formula}; the files' headers come on top (--samples)"
+        header = stored_header_bytes(self.tokens / self.rows, self.state_bytes)
+        return f"{formula} + {self.rows:,} files x {header:,} B of header"
 
     def sentence(self) -> str:
         """The bottleneck in words."""
@@ -223,13 +192,6 @@ class Forecast:
                 f"{self.rate:,.0f} tokens/s that a replica makes."
             )
         return f"The servers are the bottleneck: {asked}, and nothing keeps them waiting."
-
-
-def _require_positive(**values: float) -> None:
-    for name, value in values.items():
-        may_be_unknown = name.endswith("_gbps")
-        if not value > 0 or (math.isinf(value) and not may_be_unknown):
-            raise ParameterError(f"{name} is {value:g}", fix="give a number above 0")
 
 
 def count(number: int, noun: str) -> str:

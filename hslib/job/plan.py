@@ -6,7 +6,7 @@ Nothing here reads a file or a clock; :mod:`hslib.extract` brings the facts and 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from hslib.dataset import Rejection, RowInfo, Survey
+from hslib.dataset import Rejection, RowInfo, Survey, count_reasons
 from hslib.errors import DatasetError, JobError
 from hslib.store import Entry, JournalState, stored_bytes
 
@@ -144,10 +144,42 @@ def require_masks(survey: Survey, max_share: float) -> None:
     """Raises :class:`DatasetError` when too many rows would train nothing."""
     if survey.rows and survey.zero_masks / len(survey.rows) > max_share:
         raise DatasetError(
-            f"{survey.zero_masks} of {len(survey.rows)} rows have a loss_mask of zeros only: "
+            f"{survey.zero_masks} of {len(survey.rows)} rows have a mask of zeros only: "
             "nothing of them would train",
             fix="correct the masks, or raise max_zero_mask_share if that is meant",
         )
+
+
+def require_few_rejections(survey: Survey, max_share: float, strict: bool) -> None:
+    """Refuse a dataset of which too many rows are rejected.
+
+    Args:
+        max_share: of all rows.
+        strict: refuse any.
+
+    Raises:
+        DatasetError: with the reasons counted, and the first row's cure.
+    """
+    count, total = len(survey.rejections), survey.num_rows
+    if not count or (survey.rows and not strict and count <= max_share * total):
+        return
+    why = "strict is set" if strict else f"max_rejected_share is {max_share:g}"
+    raise DatasetError(
+        f"{count} of {total} rows are rejected, and "
+        f"{why if survey.rows else 'none is left'}: {rejections_sentence(survey)}",
+        fix=survey.rejections[0].fix,
+        indices=[rejection.index for rejection in survey.rejections[:20]],
+    )
+
+
+def rejections_sentence(survey: Survey) -> str:
+    """The reasons counted, and the first rejected row."""
+    first = survey.rejections[0]
+    place = f" ({first.where})" if first.where else ""
+    return (
+        f"{count_reasons(survey.rejections)}; the first: row {first.index}{place}, "
+        f"{first.reason}: {first.detail}"
+    )
 
 
 def require_room(plan: JobPlan, *, store_free: int | None, dump_free: int, num_shards: int) -> None:

@@ -2,24 +2,35 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hslib.dataset import Dataset, Limits, Rejection, RowInfo, Sample, Survey
+from hslib.dataset import (
+    Dataset,
+    Limits,
+    Rejection,
+    RowInfo,
+    Sample,
+    Survey,
+    count_reasons,
+    is_inverted,
+)
 from hslib.errors import DatasetError, JobError, ServerError
+from hslib.job.inputs import dataset_of
 from hslib.job.plan import (
     JobPlan,
     Totals,
     count_outcomes,
     in_shard,
     plan_job,
+    require_few_rejections,
     require_masks,
     require_room,
     require_unchanged,
 )
-from hslib.model import ModelInfo, parse_layers, read_model
+from hslib.model import ModelInfo, parse_layers, placeholder_ids, read_model
 from hslib.parameters import ExtractionParameters
 from hslib.server import Servers
 from hslib.store import (
@@ -65,7 +76,7 @@ class Job:
     def _changed(self, what: str) -> DatasetError:
         return DatasetError(
             f"{what} while the job ran",
-            path=str(self.dataset.path),
+            path=str(self.dataset.source),
             fix="leave the dataset as it is until the job has ended; run again to resume",
         )
 
@@ -77,7 +88,7 @@ class Job:
             "to extract": f"{len(plan.todo):,} rows, {plan.todo_tokens:,} tokens",
             "already done": f"{len(plan.done):,}",
             "failed before, not retried": f"{len(plan.failed_before):,}",
-            "rejected": f"{len(plan.rejections):,}",
+            "rejected": _with_reasons(len(plan.rejections), plan.rejections),
             "longest row": f"{plan.longest:,} tokens",
             "boundaries": self.manifest.states_sentence(),
             "states": self.manifest.witness_sentence(),
@@ -85,7 +96,7 @@ class Job:
             "store grows by": f"{plan.todo_bytes / 1e9:,.3f} GB "
             f"(from the first 100 rows: {plan.estimated_bytes(100) / 1e9:,.3f} GB)",
             "rows with a mask of zeros": f"{survey.zero_masks:,}",
-            "rows without loss_mask (taken as ones)": f"{survey.missing_masks:,}",
+            "masks are from": _mask_sentence(survey),
         } | self._unrecorded()
 
     def _unrecorded(self) -> dict[str, str]:
@@ -104,6 +115,7 @@ class Result:
     totals: Totals
     interrupted: bool
     failed: dict[int, str]  # index -> reason
+    rejections: tuple[Rejection, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -141,12 +153,26 @@ class Result:
         done = t.ok + t.already_done
         text = (
             f"{done} of {t.asked} rows are in the store ({t.ok} extracted now, {t.already_done} "
-            f"before); {t.failed} failed, {t.rejected} rejected."
+            f"before); {t.failed} failed, {_with_reasons(t.rejected, self.rejections)} rejected."
         )
         if t.unfinished:
             why = "the job was interrupted" if self.interrupted else "THE TOTALS DO NOT RECONCILE"
             text += f" {t.unfinished} rows have no outcome: {why}. Run again to resume."
         return text
+
+
+def _with_reasons(count: int, rejections: Iterable[Rejection]) -> str:
+    reasons = count_reasons(rejections)
+    return f"{count:,} ({reasons})" if reasons else f"{count:,}"
+
+
+def _mask_sentence(survey: Survey) -> str:
+    return "; ".join(
+        f"{name}: {count:,} rows" + (" (1 = the prompt, not trained)" if is_inverted(name) else "")
+        if name
+        else f"NOTHING: {count:,} rows, of which every token trains"
+        for name, count in sorted(survey.mask_columns.items())
+    )
 
 
 def prepare(parameters: ExtractionParameters, servers: Servers) -> Job:
@@ -158,18 +184,10 @@ def prepare(parameters: ExtractionParameters, servers: Servers) -> Job:
         DatasetError, StoreError, JobError, ServerError: with the cure.
     """
     model = _model_of(parameters, servers)
-    dataset = Dataset(parameters.dataset_file, _limits(parameters, servers), parameters.limit)
+    dataset = dataset_of(parameters, _limits(parameters, servers, model))
     survey = dataset.survey()
+    require_few_rejections(survey, parameters.max_rejected_share, parameters.strict)
     require_masks(survey, parameters.max_zero_mask_share)
-    if survey.rejections and (parameters.strict or not survey.rows):
-        first = survey.rejections[0]
-        why = "strict is set" if survey.rows else "none is left"
-        raise DatasetError(
-            f"{len(survey.rejections)} rows are rejected and {why}; the first: row "
-            f"{first.index}, {first.reason}: {first.detail}",
-            fix=first.fix,
-            indices=[r.index for r in survey.rejections[:20]],
-        )
     manifest = make_manifest(parameters, servers, model, survey)
     store = find_store(parameters.store_path)
     if store is not None:
@@ -195,14 +213,15 @@ def prepare(parameters: ExtractionParameters, servers: Servers) -> Job:
     return Job(parameters, dataset, survey, plan, manifest, frozenset(stored))
 
 
-def _limits(parameters: ExtractionParameters, servers: Servers) -> Limits:
+def _limits(parameters: ExtractionParameters, servers: Servers, model: ModelInfo) -> Limits:
     server_limit = servers.longest_row
     if parameters.max_tokens > server_limit:
         raise JobError(
             f"max_tokens = {parameters.max_tokens}, but the server takes at most {server_limit}",
             fix="start the server with a larger context_length, or lower max_tokens",
         )
-    return Limits(servers.check.plugin.vocab_size, parameters.max_tokens or server_limit)
+    longest = parameters.max_tokens or server_limit
+    return Limits(servers.check.plugin.vocab_size, longest, placeholder_ids(model.path))
 
 
 def _model_of(parameters: ExtractionParameters, servers: Servers) -> ModelInfo:
@@ -262,7 +281,7 @@ def make_manifest(
         model_path=str(model.path),
         model_config_hash=model.config_hash,
         tokenizer_digest=model.tokenizer_hash,
-        dataset_path=str(parameters.dataset_file),
+        dataset_path=parameters.dataset_source,
         dataset_digest=survey.digest,
         sglang_version=plugin.sglang_version,
         plugin_version=plugin.plugin_version,
@@ -324,4 +343,4 @@ def result_of(job: Job, interrupted: bool) -> Result:
     state = Store(job.parameters.store_path).journal_state
     asked = {row.index for row in job.plan.todo} | set(job.plan.failed_before)
     failed = {i: entry.reason for i, entry in state.failed.items() if i in asked}
-    return Result(count_outcomes(job.plan, state), interrupted, failed)
+    return Result(count_outcomes(job.plan, state), interrupted, failed, job.plan.rejections)

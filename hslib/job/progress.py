@@ -3,11 +3,12 @@
 Both files are readable while a notebook cell runs, which stores its output only at the end.
 """
 
+import contextlib
 import logging
 import os
+import shutil
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -33,27 +34,27 @@ class ReplicaState(pydantic.BaseModel, frozen=True):
     samples_per_s: float
 
 
-class ProgressState(pydantic.BaseModel, frozen=True):
+class ProgressState(pydantic.BaseModel):
     """``progress.json``. Counts are of this run; ``stored`` is the whole store."""
 
-    state: State
-    pid: int
-    started_at: float  # unix seconds
-    updated_at: float
+    state: State = "running"
+    pid: int = pydantic.Field(default_factory=os.getpid)
+    started_at: float = pydantic.Field(default_factory=time.time)  # unix seconds
+    updated_at: float = 0.0
     asked: int
-    ok: int
+    ok: int = 0
     failed: int
     rejected: int
     already_done: int
     stored: int
-    num_tokens: int
-    size_bytes: int
-    samples_per_s: float
-    tokens_per_s: float
-    mb_per_s: float
-    eta_s: float | None
-    last_index: int | None
-    reasons: dict[str, int]  # failures by the check or error that caused them
+    num_tokens: int = 0
+    size_bytes: int = 0
+    samples_per_s: float = 0.0
+    tokens_per_s: float = 0.0
+    mb_per_s: float = 0.0
+    eta_s: float | None = None
+    last_index: int | None = None
+    reasons: dict[str, int] = {}  # failures by the check or error that caused them
     free_bytes: dict[str, int] = {}  # what is left where the job writes: "the store", "dumps"
     replicas: tuple[ReplicaState, ...] = ()  # of a job on a cluster
     message: str = ""
@@ -63,41 +64,28 @@ class Progress:
     """Counts outcomes and reports them; thread-safe, and a context manager.
 
     Args:
+        begun: how the job stands before anything is sent.
         todo_tokens: tokens still to be extracted, for the ETA.
-        stored_before: samples that the store held at the start.
         disks: where the job writes, by what it writes there; their free space is told.
     """
 
     def __init__(
         self,
         run_path: Path,
-        *,
-        asked: int,
+        begun: ProgressState,
         todo_tokens: int,
-        already_done: int,
-        rejected: int,
-        failed_before: int,
-        stored_before: int,
         disks: Mapping[str, StoreUrl] | None = None,
         show: Callable[[ProgressState], None] | None = None,
     ) -> None:
         self._path = run_path / "progress.json"
-        self._asked, self._todo_tokens = asked, todo_tokens
-        self._already_done, self._rejected = already_done, rejected
-        self._failed, self._stored_before = failed_before, stored_before
-        self._ok = self._tokens = self._bytes = 0
-        self._last_index: int | None = None
+        self._now, self._todo_tokens = begun, todo_tokens
         self._request_s = 0.0
-        self._reasons: Counter[str] = Counter()
-        self._state: State = "running"
-        self._message = ""
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._started_at, self._started = time.time(), time.monotonic()
+        self._started = time.monotonic()
         self._disks = dict(disks or {})
-        self.replicas: Callable[[], tuple[ReplicaState, ...]] = (
-            tuple  # who is at work, on a cluster
-        )
+        # who is at work, on a cluster
+        self.replicas: Callable[[], tuple[ReplicaState, ...]] = tuple
         self._show = show or terminal_bar()
         self.log = open_log(run_path / "extraction.log")
         self._ticker = threading.Thread(target=self._tick, name="hslib-progress", daemon=True)
@@ -108,22 +96,23 @@ class Progress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, _tb: object) -> None:
+        now = self._now
         if kind is not None:
-            self._state = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed"
-            self._message = str(error)[:2000]
-        elif self._state == "running":
-            self._state = "finished"
+            now.state = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed"
+            now.message = str(error)[:2000]
+        elif now.state == "running":
+            now.state = "finished"
         self._stop.set()
         self._ticker.join()
         self._log_line()
-        if self._message:
-            self.log.error("%s: %s", self._state, self._message)
+        if now.message:
+            self.log.error("%s: %s", now.state, now.message)
         self._write()
         close_log(self.log)
 
     def interrupted(self, message: str) -> None:
         """The job ends early because it was asked to."""
-        self._state, self._message = "interrupted", message
+        self._now.state, self._now.message = "interrupted", message
 
     def stored(
         self,
@@ -135,48 +124,37 @@ class Progress:
     ) -> None:
         """``count`` samples are committed, the last of them ``index``."""
         with self._lock:
-            self._ok += count
-            self._tokens += num_tokens
-            self._bytes += size_bytes
-            self._last_index, self._request_s = index, request_s
+            self._now.ok += count
+            self._now.stored += count
+            self._now.num_tokens += num_tokens
+            self._now.size_bytes += size_bytes
+            self._now.last_index, self._request_s = index, request_s
 
     def failed(self, index: int, num_tokens: int, check: str, reason: str) -> None:
         with self._lock:
-            self._failed += 1
+            self._now.failed += 1
             self._todo_tokens -= num_tokens
-            self._reasons[check] += 1
+            self._now.reasons[check] = self._now.reasons.get(check, 0) + 1
         self.log.error("[%d] failed: %s", index, reason)
 
     def snapshot(self) -> ProgressState:
         """The state right now."""
         free = free_bytes(self._disks)  # not under the lock: a file system may be slow to say
         with self._lock:
+            now = self._now
             elapsed = max(time.monotonic() - self._started, 1e-9)
-            rate = self._tokens / elapsed
-            left = self._todo_tokens - self._tokens
-            return ProgressState(
-                state=self._state,
-                pid=os.getpid(),
-                started_at=self._started_at,
-                updated_at=time.time(),
-                asked=self._asked,
-                ok=self._ok,
-                failed=self._failed,
-                rejected=self._rejected,
-                already_done=self._already_done,
-                stored=self._stored_before + self._ok,
-                num_tokens=self._tokens,
-                size_bytes=self._bytes,
-                samples_per_s=self._ok / elapsed,
-                tokens_per_s=rate,
-                mb_per_s=self._bytes / elapsed / 1e6,
-                eta_s=left / rate if rate else None,
-                last_index=self._last_index,
-                reasons=dict(self._reasons),
-                free_bytes=free,
-                replicas=self.replicas(),
-                message=self._message,
-            )
+            rate = now.num_tokens / elapsed
+            found = {
+                "updated_at": time.time(),
+                "samples_per_s": now.ok / elapsed,
+                "tokens_per_s": rate,
+                "mb_per_s": now.size_bytes / elapsed / 1e6,
+                "eta_s": (self._todo_tokens - now.num_tokens) / rate if rate else None,
+                "reasons": dict(now.reasons),
+                "free_bytes": free,
+                "replicas": self.replicas(),
+            }
+            return now.model_copy(update=found)
 
     def _tick(self) -> None:
         last_log = time.monotonic()
@@ -259,11 +237,8 @@ def free_bytes(disks: Mapping[str, StoreUrl]) -> dict[str, int]:
     """What is free on each file system; one that can't be asked, or is none, is left out."""
     found = {}
     for name, path in disks.items():
-        try:
-            space = os.statvfs(path)
-        except OSError:
-            continue
-        found[name] = space.f_bavail * space.f_frsize
+        with contextlib.suppress(OSError):
+            found[name] = shutil.disk_usage(path).free
     return found
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from hslib.errors import ParameterError
 
 # Parts that hold a wrapper's language model, in SGLang's order (get_hf_text_config); may be nested
-_PARTS = ("thinker_config", "llm_config", "language_config", "text_config")
+PARTS = ("thinker_config", "llm_config", "language_config", "text_config")
 # Other names of a value, in families that transformers may lack (ChatGLM, EXAONE, LongCat, Mamba)
 _OTHER_NAMES = {
     "num_hidden_layers": ("num_layers", "n_layer", "n_layers"),
@@ -96,13 +96,26 @@ class ModelConfig:
         from transformers import CONFIG_MAPPING
 
         part = next((p for p in (self.text, self.raw) if _type_of(p) in CONFIG_MAPPING), None)
-        if part is None:
-            return None
+        return None if part is None else self._as_class(part, language=True)
+
+    def with_defaults(self) -> dict[str, Any]:
+        """The whole config with its class's values; empty for unknown types.
+
+        Raises:
+            ParameterError: transformers' class refuses the config.
+        """
+        from transformers import CONFIG_MAPPING
+
+        known = _type_of(self.raw) in CONFIG_MAPPING
+        return dict(self._as_class(self.raw, language=False).to_dict()) if known else {}
+
+    def _as_class(self, part: Mapping[str, Any], language: bool) -> Any:
         from huggingface_hub.errors import StrictDataclassError
+        from transformers import CONFIG_MAPPING
 
         try:
             found = CONFIG_MAPPING[_type_of(part)].from_dict(dict(part))
-            return found.get_text_config(decoder=True)
+            return found.get_text_config(decoder=True) if language else found
         except (AttributeError, KeyError, TypeError, ValueError, StrictDataclassError) as error:
             raise ParameterError(
                 f"{self.path} is not a config of model type {_type_of(part)}: {error}",
@@ -138,7 +151,7 @@ def _with_floats(value: dict[str, Any]) -> Any:
 
 def _language_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """The innermost part; one that is ``null`` or empty does not count."""
-    inner = (raw[name] for name in _PARTS if isinstance(raw.get(name), dict) and raw[name])
+    inner = (raw[name] for name in PARTS if isinstance(raw.get(name), dict) and raw[name])
     part = next(inner, None)
     return raw if part is None else _language_part(part)
 

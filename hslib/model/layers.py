@@ -8,8 +8,7 @@ list that can be meant in two ways is an error that shows both; nothing is guess
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from hslib.errors import ParameterError
 
@@ -67,34 +66,30 @@ _SGLANG_AFTER = frozenset(
     }
 )
 
+
+class Dialect(NamedTuple):
+    """A tool that counts layers; ``rule`` None: SGLang's, which depends on the model class."""
+
+    tool: str
+    rule: Rule | None
+
+
 DIALECTS = {
-    "boundary": "this kit, transformers' hidden_states",
-    "sglang": f"SGLang --return-aux-hidden-state-layer-ids (rules of {SGLANG_VERSION})",
-    "vllm": "vLLM, eagle_aux_hidden_state_layer_ids",
-    "speculators": "speculators --target-layer-ids",
-    "specforge": "SpecForge model.aux_hidden_state_layer_ids",
-    "modelopt": "Model-Optimizer, DeepSpec",
-    "eagle_config": "a draft's config.json, eagle_config.eagle_aux_hidden_state_layer_ids",
-}
-_RULES: dict[str, Rule] = {
-    "boundary": "boundary",
-    "vllm": "boundary",
-    "speculators": "boundary",
-    "specforge": "after",
-    "modelopt": "after",
+    "boundary": Dialect("this kit, transformers' hidden_states", "boundary"),
+    "sglang": Dialect(
+        f"SGLang --return-aux-hidden-state-layer-ids (rules of {SGLANG_VERSION})", None
+    ),
+    "vllm": Dialect("vLLM, eagle_aux_hidden_state_layer_ids", "boundary"),
+    "speculators": Dialect("speculators --target-layer-ids", "boundary"),
+    "specforge": Dialect("SpecForge model.aux_hidden_state_layer_ids", "after"),
+    "modelopt": Dialect("Model-Optimizer, DeepSpec", "after"),
+    "eagle_config": Dialect(
+        "a draft's config.json, eagle_config.eagle_aux_hidden_state_layer_ids", None
+    ),
 }
 
 
-@dataclass(frozen=True)
-class Reading:
-    """One meaning of a list of ids, and the tool that reads it so."""
-
-    reader: str
-    boundaries: Boundaries
-
-
-@dataclass(frozen=True)
-class TableRow:
+class TableRow(NamedTuple):
     """A tool's default layers for a model, and the ids that mean given boundaries to it."""
 
     tool: str
@@ -185,49 +180,41 @@ def apply_rule(rule: Rule, ids: Sequence[int], num_layers: int) -> Boundaries:
 
 
 def readings(
-    ids: Sequence[int],
-    dialect: str,
-    num_layers: int,
-    architecture: str = "",
-    sglang_version: str = SGLANG_VERSION,
-) -> tuple[Reading, ...]:
-    """Every meaning of ``ids``: one, unless the dialect is ambiguous. Pure.
+    ids: Sequence[int], dialect: str, num_layers: int, architecture: str = ""
+) -> dict[str, Boundaries]:
+    """``{who reads ids so: the boundaries}``: one, unless the dialect is ambiguous. Pure.
 
     Args:
         architecture: the model class of config.json; only SGLang's dialects depend on it.
-        sglang_version: only :data:`SGLANG_VERSION`'s rules are known.
 
     Raises:
         ParameterError: there is no such dialect.
     """
     if dialect not in DIALECTS:
         raise ParameterError(f"unknown dialect {dialect!r}", fix=f"known are {list(DIALECTS)}")
-    verbatim = Reading("each id is a boundary", tuple(ids))
-    after = Reading("each id is the layer whose output is meant", tuple(i + 1 for i in ids))
-    if dialect in _RULES:
-        return (verbatim if _RULES[dialect] == "boundary" else after,)
-    rule = sglang_rule(architecture) if sglang_version == SGLANG_VERSION else None
+    verbatim = {"each id is a boundary": tuple(ids)}
+    after = {"each id is the layer whose output is meant": tuple(i + 1 for i in ids)}
+    fixed = DIALECTS[dialect].rule
+    if fixed is not None:
+        return verbatim if fixed == "boundary" else after
+    rule = sglang_rule(architecture)
     if rule is None:
-        return (verbatim, after)
+        return verbatim | after
     taken = apply_rule(rule, ids, num_layers)
-    sglang = Reading(f"SGLang {SGLANG_VERSION} serving {architecture}", taken)
+    others: dict[str, Boundaries] = {}
     if dialect == "eagle_config":
-        others = [Reading("vLLM, speculators", tuple(ids))]
-    else:
+        others = {"vLLM, speculators": tuple(ids)}
+    elif (rule == "after_if_first_is_1" and ids and ids[0] == 1) or (
+        rule == "verbatim_if_final" and num_layers in ids
+    ):
         # one id changes the meaning of all of them, which their author may not have known
-        flips = (rule == "after_if_first_is_1" and ids and ids[0] == 1) or (
-            rule == "verbatim_if_final" and num_layers in ids
-        )
-        others = [verbatim, after] if flips else []
-    return (sglang, *(other for other in others if other.boundaries != taken))
+        others = verbatim | after
+    differing = {reader: read for reader, read in others.items() if read != taken}
+    return {f"SGLang {SGLANG_VERSION} serving {architecture}": taken} | differing
 
 
 def to_boundaries(
-    ids: Sequence[int],
-    dialect: str,
-    num_layers: int,
-    architecture: str = "",
-    sglang_version: str = SGLANG_VERSION,
+    ids: Sequence[int], dialect: str, num_layers: int, architecture: str = ""
 ) -> Boundaries:
     """A tool's layer ids as boundaries, in the same order.
 
@@ -235,17 +222,16 @@ def to_boundaries(
         ParameterError: ids that can be meant in two ways (``readings`` holds both), that repeat
             or descend, or that lie outside the model.
     """
-    found = readings(ids, dialect, num_layers, architecture, sglang_version)
+    found = readings(ids, dialect, num_layers, architecture)
     if len(found) > 1:
-        both = {reading.reader: list(reading.boundaries) for reading in found}
         raise ParameterError(
             f"layer ids {list(ids)} of dialect {dialect!r} can be meant in {len(found)} ways",
-            readings=both,
+            readings={reader: list(read) for reader, read in found.items()},
             architecture=architecture,
             fix="decide which is meant and write it in boundaries; on a running server, read "
             "plugin.json, or measure with notebooks/05_layer_probe.ipynb",
         )
-    (boundaries,) = (reading.boundaries for reading in found)
+    (boundaries,) = found.values()
     if _collides(boundaries) or any(not 0 <= b <= num_layers for b in boundaries):
         raise ParameterError(
             f"layer ids {list(ids)} of dialect {dialect!r} are boundaries {list(boundaries)}, "
@@ -268,7 +254,7 @@ def from_boundaries(
         if min(ids, default=0) < 0:
             continue
         found = readings(ids, dialect, num_layers, architecture)
-        if [reading.boundaries for reading in found] == [tuple(boundaries)]:
+        if list(found.values()) == [tuple(boundaries)]:
             return ids
     raise ParameterError(
         f"boundaries {list(boundaries)} have no unambiguous ids in dialect {dialect!r}"
@@ -284,26 +270,19 @@ def dialect_table(
     """Each tool's default for a model, and how to ask it for ``boundaries`` (None = auto's)."""
     chosen = tuple(boundaries) if boundaries is not None else auto_boundaries(num_layers)
     customary = _customary(num_layers)
-    outputs = tuple(b - 1 for b in customary)
     # SGLang's vision MiniMax-M3 adds 1 to its default too
     shift = int(architecture == "MiniMaxM3SparseForConditionalGeneration")
-    defaults: dict[str, tuple[Boundaries, Boundaries]] = {
-        "boundary": (customary, customary),
-        "sglang": ((), tuple(b + shift for b in customary)),
-        "vllm": (customary, customary),
-        "speculators": (customary, customary),
-        "specforge": (outputs, customary),
-        "modelopt": (outputs, customary),
-        "eagle_config": ((), ()),
-    }
     rows = []
-    for dialect, tool in DIALECTS.items():
-        ids, means = defaults[dialect]
+    for name, (tool, rule) in DIALECTS.items():
+        ids = tuple(b - (rule == "after") for b in customary) if rule else ()
+        means = customary if rule else tuple(b + shift for b in customary)
         try:
-            said = _text(from_boundaries(chosen, dialect, num_layers, architecture))
+            said = _text(from_boundaries(chosen, name, num_layers, architecture))
         except ParameterError as error:
             said = f"none: {error.message}"
-        rows.append(TableRow(tool, _text(ids), _text(means), said))
+        rows.append(
+            TableRow(tool, _text(ids), _text(means if name != "eagle_config" else ()), said)
+        )
     return rows
 
 

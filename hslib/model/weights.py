@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hslib.errors import ParameterError
+from hslib.model.config import read_config
 
 if TYPE_CHECKING:
     import torch
@@ -111,24 +112,22 @@ def open_weights(folder: Path) -> Weights:
         ) from error
 
 
-def embedding_and_head(weights: Weights, tied: bool) -> "tuple[torch.Tensor, torch.Tensor]":
-    """The embedding and the output head, each [vocab_size, hidden_size].
+def read_head(folder: Path) -> "torch.Tensor":
+    """A model's output head, float32 [vocab_size, hidden_size]; nothing else is read.
 
-    Args:
-        tied: the config's ``tie_word_embeddings``: one tensor may be both.
+    Where the config ties them it may be the embedding.
 
     Raises:
         ParameterError: the checkpoint has none under a known name.
     """
-    embedding, head = weights.find(EMBEDDING), weights.find(HEAD)
-    if head is None and tied:
-        head = embedding
-    if embedding is None or head is None:
+    weights = open_weights(folder)
+    name = weights.find(HEAD)
+    if name is None and read_config(folder).tied:
+        name = weights.find(EMBEDDING)
+    if name is None:
         raise ParameterError(
-            f"{weights.folder} has no {'embedding' if embedding is None else 'output head'} "
-            f"under a known name",
-            known=[*EMBEDDING, *HEAD],
+            f"{folder} has no output head under a known name",
+            known=[*HEAD, *EMBEDDING],
             fix="give the folder of a causal language model",
         )
-    tensors = weights.read({embedding, head})
-    return tensors[embedding], tensors[head]
+    return weights.read([name])[name].float()

@@ -24,26 +24,24 @@ def table(facts: Mapping[str, Any], columns: Sequence[str] = ("", "")) -> "panda
 class _Scrolling:
     """A long table in a box of its own: a notebook stays readable around it."""
 
-    def __init__(self, frame: "pandas.DataFrame", height_em: int, digits: int) -> None:
-        self.frame, self._height, self._digits = frame, height_em, digits
+    def __init__(self, frame: "pandas.DataFrame") -> None:
+        self.frame = frame
 
     def _repr_html_(self) -> str:
         lines = self.frame.to_html(
-            index=False, border=0, justify="left", float_format=f"%.{self._digits}g", na_rep=""
+            index=False, border=0, justify="left", float_format="%.3g", na_rep=""
         )
-        return f'<div style="max-height:{self._height}em;overflow:auto">{lines}</div>'
+        return f'<div style="max-height:24em;overflow:auto">{lines}</div>'
 
     def __repr__(self) -> str:
         return f"a table of {len(self.frame)} lines"
 
 
-def long_table(
-    frame: "pandas.DataFrame", empty: str = "Nothing.", height_em: int = 24, digits: int = 3
-) -> Any:
+def long_table(frame: "pandas.DataFrame", empty: str) -> Any:
     """A table that scrolls; where there is no line, the words ``empty``."""
     from IPython.display import Markdown
 
-    return Markdown(empty) if frame.empty else _Scrolling(frame, height_em, digits)
+    return Markdown(empty) if frame.empty else _Scrolling(frame)
 
 
 def rounded(frame: "pandas.DataFrame", digits: int = 2, **decimals: int) -> "pandas.DataFrame":

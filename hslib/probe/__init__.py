@@ -2,7 +2,6 @@
 
 from hslib.probe.figures import error_table, head_table, layer_table, plot_errors, plot_head
 from hslib.probe.run import (
-    Probe,
     against_reference,
     conclude,
     plan_probe,
@@ -19,7 +18,6 @@ __all__ = [
     "plan_probe",
     "plot_errors",
     "plot_head",
-    "Probe",
     "probe_metrics",
     "through_head",
 ]

@@ -6,13 +6,11 @@ with a running server's log probabilities where there is one.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from hslib.errors import ProbeError
-from hslib.model import embedding_and_head, open_weights, read_config
 from hslib.store import StoredSample
 
 if TYPE_CHECKING:
@@ -24,15 +22,6 @@ _BETTER = 0.05  # nats per token by which one reading must beat the other
 _SERVER_SAME = 0.05  # nats; two runs of one model in bf16 differ by about 0.01
 
 _ALIKE = "Read as before or as after the norm, the final state fits the head alike."
-
-
-def head_of(folder: Path) -> "torch.Tensor":
-    """The output head, float32 [vocab_size, hidden_size]; nothing else is read.
-
-    Raises:
-        ParameterError: the checkpoint has none under a known name.
-    """
-    return embedding_and_head(open_weights(folder), read_config(folder).tied)[1].float()
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 from hslib import extract
 from hslib.errors import ParameterError, ProbeError
-from hslib.model import ModelInfo, read_final_norm, read_model
+from hslib.model import ModelInfo, read_final_norm, read_head, read_model
 from hslib.parameters import ExtractionParameters, ProbeParameters
 from hslib.probe.head import (
     NO_FINAL,
     HeadFinding,
     HeadReading,
-    head_of,
     judge_head,
     read_through_head,
 )
@@ -116,6 +115,7 @@ def _extract_from_server(
         dump_dir=parameters.dump_dir,
         layers=parameters.layers,
         limit=max(64, parameters.num_rows),
+        max_rejected_share=1.0,  # a few rows are enough
         api_key_env=parameters.api_key_env,
     )
     servers = extract.open_servers(job)
@@ -155,7 +155,7 @@ def through_head(probe: Probe) -> tuple[list[HeadReading], HeadFinding]:
             size = model.vocab_size
             logprobs = [client.logprobs(s.input_ids.numpy(), size) for s in probe.samples]
     readings = read_through_head(
-        probe.samples, head_of(model.path), read_final_norm(model.path), logprobs
+        probe.samples, read_head(model.path), read_final_norm(model.path), logprobs
     )
     return readings, judge_head(readings, model.vocab_size)
 

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
@@ -41,6 +41,10 @@ class Counts(msgspec.Struct, frozen=True):
     longest: int = 0  # tokens of the longest row
     single_turns: int = 0  # rows of which one turn trains, since it looks otherwise later
     rejected: dict[str, int] = {}  # by reason
+
+    def line(self) -> str:
+        """Progress."""
+        return f"{self.conversations:,} conversations read, {self.rows:,} rows made"
 
     @property
     def rejected_share(self) -> float:
@@ -80,11 +84,17 @@ def make_chunk(chat: Chat, raw: Raw, suffix: str) -> MadeChunk:
     Args:
         suffix: ``.gz`` or ``.zst``: each chunk becomes a member or frame of its own.
     """
-    items = make_rows(chat, raw)
+    return packed_chunk(digest_of(raw), len(raw), make_rows(chat, raw), suffix)
+
+
+def packed_chunk(
+    digest: str, conversations: int, items: Sequence[Row | Rejection], suffix: str
+) -> MadeChunk:
+    """The lines of rows and of rejections, and their counts."""
     rows = [item for item in items if isinstance(item, Row)]
     rejected = [item for item in items if isinstance(item, Rejection)]
     counts = Counts(
-        conversations=len(raw),
+        conversations=conversations,
         rows=len(rows),
         tokens=sum(len(row.input_ids) for row in rows),
         trained=sum(int(row.loss_mask.sum()) for row in rows),
@@ -94,7 +104,7 @@ def make_chunk(chat: Chat, raw: Raw, suffix: str) -> MadeChunk:
     )
     lines = _joined(orjson.dumps(row.as_dict(), option=orjson.OPT_SERIALIZE_NUMPY) for row in rows)
     refused = _joined(orjson.dumps(_printable(item)) for item in rejected)
-    return MadeChunk(digest_of(raw), counts, _packed(lines, suffix), refused)
+    return MadeChunk(digest, counts, _packed(lines, suffix), refused)
 
 
 def _joined(lines: Iterable[bytes]) -> bytes:

@@ -62,8 +62,13 @@ class Conversation:
         return replace(self, messages=tuple(_without_thinking(m) for m in self.messages))
 
 
-def read_conversation(index: int, row: Mapping[str, Any]) -> Conversation | Rejection:
+def read_conversation(
+    index: int, row: Mapping[str, Any], needs_answer: bool = True
+) -> Conversation | Rejection:
     """A parsed row as a conversation, or the reason why it can't be one. Pure.
+
+    Args:
+        needs_answer: False where the answers are made anew: there may be none.
 
     ``messages`` is taken before ``conversations``; a ``system`` string of the row becomes the
     first message if there is no other.
@@ -71,7 +76,11 @@ def read_conversation(index: int, row: Mapping[str, Any]) -> Conversation | Reje
     row_id = str(row["id"]) if row.get("id") is not None else str(index)
     try:
         return Conversation(
-            index, row_id, _messages(row), _tools(row.get("tools")), _template_variables(row)
+            index,
+            row_id,
+            _messages(row, needs_answer),
+            _tools(row.get("tools")),
+            _template_variables(row),
         )
     except _RowError as problem:
         return Rejection(index, row_id, *problem.args)
@@ -81,7 +90,7 @@ class _RowError(Exception):
     """(reason, detail, fix) of a rejection."""
 
 
-def _messages(row: Mapping[str, Any]) -> tuple[Message, ...]:
+def _messages(row: Mapping[str, Any], needs_answer: bool) -> tuple[Message, ...]:
     medium = next((name for name in _MEDIA if row.get(name)), "")
     if medium:
         raise _RowError("media", f"the row has {medium}", "only text can be sent: drop the row")
@@ -98,16 +107,16 @@ def _messages(row: Mapping[str, Any]) -> tuple[Message, ...]:
         )
     if not turns:
         raise _RowError("empty", f"{name} is []", "drop the row")
-    found = tuple(_message(at, turn) for at, turn in enumerate(turns))
+    found = tuple(_message(at, turn, needs_answer) for at, turn in enumerate(turns))
     system = row.get("system")
     if isinstance(system, str) and system and found[0]["role"] != "system":
         found = ({"role": "system", "content": system}, *found)
-    if not any(message["role"] == "assistant" for message in found):
+    if needs_answer and not any(message["role"] == "assistant" for message in found):
         raise _RowError("no_answer", "no turn is the assistant's", "drop the row")
     return found
 
 
-def _message(at: int, turn: Any) -> Message:
+def _message(at: int, turn: Any, needs_answer: bool) -> Message:
     if not isinstance(turn, dict):
         raise _RowError("not_messages", f"message {at} is {_show(turn)}", "write role and content")
     given = turn["role"] if turn.get("role") is not None else turn.get("from")
@@ -136,7 +145,7 @@ def _message(at: int, turn: Any) -> Message:
     reasoning = _reasoning(at, turn)
     if reasoning:
         message.update(dict.fromkeys(_REASONING, reasoning))
-    if not (message["content"].strip() or calls or reasoning):
+    if needs_answer and not (message["content"].strip() or calls or reasoning):
         raise _RowError("empty_answer", f"message {at}, the assistant's, is empty", "drop it")
     return message
 

@@ -43,6 +43,7 @@ class Manifest(msgspec.Struct, frozen=True):
     source_digest: str
     counts: Counts
     first_rejected: list[dict[str, Any]]
+    answers: dict[str, Any] = {}  # how the model answered anew, and what came of it
     format: str = "hslib rows 1"
 
 
@@ -60,6 +61,13 @@ class Files:
     """The names beside an output file."""
 
     out: Path
+
+    @classmethod
+    def of(cls, out: str | Path) -> "Files":
+        """Raises :class:`ParameterError` for a name that says no known format."""
+        if not str(out).endswith(_SUFFIXES):
+            raise ParameterError(f"{out} has none of the suffixes {', '.join(_SUFFIXES)}")
+        return cls(Path(out).absolute())
 
     def beside(self, suffix: str) -> Path:
         return self.out.with_name(self.out.name + suffix)
@@ -105,11 +113,9 @@ def make_file(
         ParameterError: the template, ``out`` or the recipe can't be used.
         JobError: ``out`` was begun otherwise (it says in which field), or is not of this kit.
     """
-    files = Files(Path(out).absolute())
-    if not files.out.name.endswith(_SUFFIXES):
-        raise ParameterError(f"{out} has none of the suffixes {', '.join(_SUFFIXES)}")
+    files = Files.of(out)
     chat = load_chat(recipe)
-    asked = _manifest(chat, str(source))
+    asked = begun_manifest(chat, str(source))
     files.out.parent.mkdir(parents=True, exist_ok=True)
     with (
         Lock(files.beside(".lock"), "the file of rows"),
@@ -129,7 +135,7 @@ def _make(
     on_progress: Callable[[Counts], object],
 ) -> Manifest:
     if files.out.exists() and not files.journal.exists():
-        return _made_before(files, asked)
+        return made_before(files, asked)
     commits = _begun(files, asked)
     if commits and not files.partial.exists():
         return _finish(files, asked, commits)
@@ -143,7 +149,7 @@ def _make(
     return _finish(files, asked, commits)
 
 
-def _manifest(chat: Chat, source: str) -> Manifest:
+def begun_manifest(chat: Chat, source: str) -> Manifest:
     """What is known before the first row."""
     ends = sorted({*chat.end_texts, *chat.recipe.end_tokens})
     recipe = {**asdict(chat.recipe), "end_tokens": ends}
@@ -161,10 +167,11 @@ def _manifest(chat: Chat, source: str) -> Manifest:
 
 def _differences(before: Manifest, asked: Manifest) -> list[str]:
     """Fields that the bytes of the rows depend on; a moved folder or file is not one."""
+    names = {**before.recipe, **asked.recipe}.keys() - {"model", "chat_template"}
     found = [
-        f"{name}: {before.recipe.get(name)!r} before, {value!r} now"
-        for name, value in asked.recipe.items()
-        if name not in ("model", "chat_template") and before.recipe.get(name) != value
+        f"{name}: {before.recipe.get(name)!r} before, {asked.recipe.get(name)!r} now"
+        for name in sorted(names)
+        if before.recipe.get(name) != asked.recipe.get(name)
     ]
     for name in ("template_digest", "tokenizer_digest", "versions", "format"):
         if getattr(before, name) != getattr(asked, name):
@@ -172,7 +179,7 @@ def _differences(before: Manifest, asked: Manifest) -> list[str]:
     return found
 
 
-def _require_same(files: Files, before: Manifest, asked: Manifest) -> None:
+def require_same(files: Files, before: Manifest, asked: Manifest) -> None:
     if found := _differences(before, asked):
         raise JobError(
             f"{files.out.name} was begun otherwise: {'; '.join(found)}",
@@ -191,7 +198,7 @@ def _other_source(files: Files, chunk: int) -> JobError:
     )
 
 
-def _made_before(files: Files, asked: Manifest) -> Manifest:
+def made_before(files: Files, asked: Manifest) -> Manifest:
     """The manifest of a file that is whole, if it is what is asked for now."""
     if not files.manifest.exists():
         raise JobError(
@@ -200,9 +207,9 @@ def _made_before(files: Files, asked: Manifest) -> Manifest:
             fix="give another file",
         )
     before = read_manifest(files.out)
-    _require_same(files, before, asked)
+    require_same(files, before, asked)
     digests = [digest_of(raw) for raw in cut(iter(read_rows(asked.source, columns=None)))]
-    if _source_digest(digests) != before.source_digest:
+    if source_digest_of(digests) != before.source_digest:
         raise JobError(
             f"{files.out.name} was made from other conversations",
             path=str(files.out),
@@ -219,7 +226,7 @@ def _begun(files: Files, asked: Manifest) -> list[_Commit]:
             path.write_bytes(b"")
         write_atomically(files.journal, msgspec.json.encode(asked) + b"\n")
         return []
-    _require_same(files, msgspec.json.decode(lines[0], type=Manifest), asked)
+    require_same(files, msgspec.json.decode(lines[0], type=Manifest), asked)
     commits = [msgspec.json.decode(line, type=_Commit) for line in lines[1:]]
     os.truncate(files.journal, sum(len(line) + 1 for line in lines))
     if files.partial.exists():
@@ -289,26 +296,40 @@ def _commit(
 def _finish(files: Files, asked: Manifest, commits: list[_Commit]) -> Manifest:
     """Let the file appear, then its manifest; each step may be repeated after a kill."""
     if files.partial.exists():
-        if files.out.suffix == ".parquet":
-            write_parquet(files.partial, files.out)
-        else:
-            files.partial.replace(files.out)
-        sync_directory(files.out.parent)
-    with files.rejected.open("rb") as handle:
-        shown = [msgspec.json.decode(line) for line, _ in zip(handle, range(_SHOWN), strict=False)]
+        appear(files)
     manifest = msgspec.structs.replace(
         asked,
-        source_digest=_source_digest([commit.digest for commit in commits]),
+        source_digest=source_digest_of([commit.digest for commit in commits]),
         counts=sum((commit.counts for commit in commits), Counts()),
-        first_rejected=shown,
     )
-    text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-    write_atomically(files.manifest, text + b"\n")
+    manifest = write_manifest(files, manifest)
     for path in (files.partial, files.journal):
         path.unlink(missing_ok=True)
     return manifest
 
 
-def _source_digest(digests: list[str]) -> str:
+def appear(files: Files) -> None:
+    """Put what was made in its place."""
+    for path in (files.partial, files.rejected):
+        with path.open("rb") as handle:
+            os.fsync(handle.fileno())
+    if files.out.suffix == ".parquet":
+        write_parquet(files.partial, files.out)
+    else:
+        files.partial.replace(files.out)
+    sync_directory(files.out.parent)
+
+
+def write_manifest(files: Files, manifest: Manifest) -> Manifest:
+    """Write it, with the first rejections of their file."""
+    with files.rejected.open("rb") as handle:
+        shown = [msgspec.json.decode(line) for line, _ in zip(handle, range(_SHOWN), strict=False)]
+    manifest = msgspec.structs.replace(manifest, first_rejected=shown)
+    text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    write_atomically(files.manifest, text + b"\n")
+    return manifest
+
+
+def source_digest_of(digests: list[str]) -> str:
     """xxh3-128 over the chunks' digests."""
     return xxhash.xxh3_128_hexdigest("".join(digests).encode())

@@ -13,15 +13,17 @@ def write_parquet(lines: Path, out: Path) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    schema = pyarrow.schema(
-        {
-            "id": pyarrow.string(),
-            "input_ids": pyarrow.list_(pyarrow.int32()),
-            "loss_mask": pyarrow.list_(pyarrow.uint8()),
-            "source_index": pyarrow.int64(),
-            "turn": pyarrow.int32(),
-        }
-    )
+    types = {
+        "id": pyarrow.string(),
+        "input_ids": pyarrow.list_(pyarrow.int32()),
+        "loss_mask": pyarrow.list_(pyarrow.uint8()),
+        "source_index": pyarrow.int64(),
+        "turn": pyarrow.int32(),
+        "num_cut": pyarrow.int32(),
+    }
+    with lines.open("rb") as rows:
+        names = orjson.loads(rows.readline() or "{}").keys() or types.keys() - {"num_cut"}
+    schema = pyarrow.schema({name: kind for name, kind in types.items() if name in names})
     temporary = out.with_name(f".{out.name}.partial")
     with (
         lines.open("rb") as rows,

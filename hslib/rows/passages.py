@@ -189,15 +189,20 @@ def _refused(turn: int, refusal: TemplateRefusal) -> _TurnError:
 
 def _check_special(chat: Chat, messages: Iterable[Message], conversation: Conversation) -> None:
     """A special token that a message spells becomes the token itself, and forges a turn."""
-    if chat.recipe.special_in_text == "allow":
-        return
-    spelled = chat.tokens.special_in("\0".join(_strings([*messages, *conversation.tools])))
+    spelled = spelled_special(chat, [*messages, *conversation.tools])
     if spelled:
         raise _TurnError(
             "special_in_text",
             f"a message spells {spelled}, which becomes the token itself",
             'take it out of the text, or set special_in_text to "allow"',
         )
+
+
+def spelled_special(chat: Chat, parts: object) -> str:
+    """The first special token that messages or tools spell and must not; "" if there is none."""
+    if chat.recipe.special_in_text == "allow":
+        return ""
+    return chat.tokens.special_in("\0".join(_strings(parts)))
 
 
 def _strings(value: object) -> Iterator[str]:

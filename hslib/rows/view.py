@@ -44,6 +44,8 @@ def sentences(manifest: Manifest, max_rejected_share: float = 1.0) -> list[str]:
             "turns look otherwise once others follow (it may drop their thinking), so each row is "
             "what the server sees at its turn."
         )
+    if manifest.answers:
+        lines.append(_on_policy(manifest))
     if counts.rejected:
         total = sum(counts.rejected.values())
         reasons = ", ".join(f"{n:,} {reason}" for reason, n in _by_number(manifest))
@@ -51,6 +53,19 @@ def sentences(manifest: Manifest, max_rejected_share: float = 1.0) -> list[str]:
         limit = f", more than the {max_rejected_share:.0%} allowed" if too_many else ""
         lines.append(f"REJECTED: {total:,} ({counts.rejected_share:.1%}){limit}: {reasons}.")
     return lines
+
+
+def _on_policy(manifest: Manifest) -> str:
+    settings, found = manifest.recipe["regenerated"], manifest.answers
+    early = ", ".join(f"{n:,} {reason}" for reason, n in sorted(found["ended_early"].items()))
+    text = (
+        "ON POLICY: the served model gave every answer that trains, as ids, at temperature "
+        f"{settings['temperature']:g}."
+    )
+    if found["answers_cut"]:
+        longest = settings["max_answer_tokens"]
+        text += f" {found['answers_cut']:,} kept answers are cut at {longest:,} tokens."
+    return text + (f" Conversations that end early: {early}." if early else "")
 
 
 def is_good(manifest: Manifest, max_rejected_share: float) -> bool:

@@ -1,7 +1,7 @@
 """SGLang servers that capture: started, checked, asked, and what they wrote."""
 
 from hslib.server.check import ServerCheck, require_same
-from hslib.server.client import ServerClient
+from hslib.server.client import Completion, ServerClient
 from hslib.server.dumps import DUMP_SHARE, DUMP_TOKEN_BYTES, Dump, DumpDir, dump_bytes, request_id
 from hslib.server.endpoint import Answer, Endpoint
 from hslib.server.endpoints import Endpoints, Servers, open_endpoints
@@ -10,6 +10,7 @@ from hslib.server.launch import act
 __all__ = [
     "act",
     "Answer",
+    "Completion",
     "Dump",
     "dump_bytes",
     "DUMP_SHARE",

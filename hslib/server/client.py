@@ -5,6 +5,7 @@ server does not answer). The caller decides what to do.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -56,6 +57,18 @@ class ServerSettings(pydantic.BaseModel):
         return found
 
 
+@dataclass(frozen=True)
+class Completion:
+    """What a model generated. ``ids`` include the token that ended it.
+
+    ``matched``: that token's id, or the text that ended it; None when it was cut.
+    """
+
+    ids: tuple[int, ...]
+    is_cut: bool  # it came to its longest length
+    matched: int | str | None
+
+
 class ServerClient:
     """One server. Thread-safe; close it, or use it as a context manager.
 
@@ -100,17 +113,34 @@ class ServerClient:
         Raises:
             RequestError: refused, failed, not answered, or some tokens came from the cache.
         """
-        body: dict[str, Any] = {
-            "input_ids": list(rows),
-            "sampling_params": {"max_new_tokens": 0, "temperature": 0},
-        }
+        body: dict[str, Any] = {"input_ids": list(rows)}
         if rids is not None:
             body["rid"] = list(rids)
         if replica is not None:
             body["routed_dp_rank"] = replica
-        content = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
-        answer = self._request("POST", "/generate", content)
-        _check_answer(orjson.loads(answer.content), [len(row) for row in rows])
+        _check_answer(self._generate(body), [len(row) for row in rows])
+
+    def generate(
+        self, input_ids: Sequence[int], max_new_tokens: int, temperature: float
+    ) -> Completion:
+        """Let the model go on after a prompt, as ids: nothing is tokenized on the way.
+
+        Raises:
+            RequestError: refused, failed, not answered, or ended by the server.
+        """
+        body = {
+            "input_ids": list(input_ids),
+            "sampling_params": {"max_new_tokens": max_new_tokens, "temperature": temperature},
+        }
+        answer = orjson.loads(self._request("POST", "/generate", orjson.dumps(body)).content)
+        end = answer["meta_info"]["finish_reason"]
+        if end["type"] not in ("stop", "length"):
+            raise RequestError(
+                f"the server ended the answer: {end.get('message') or end['type']}",
+                retry=True,
+                down=False,
+            )
+        return Completion(tuple(answer["output_ids"]), end["type"] == "length", end.get("matched"))
 
     def logprobs(self, input_ids: np.ndarray, vocab_size: int) -> list[float]:
         """The model's log probability (nats) of each token but the first, given those before it.
@@ -122,14 +152,8 @@ class ServerClient:
         Raises:
             RequestError: refused or not answered, or answered for other tokens.
         """
-        body = {
-            "input_ids": input_ids,
-            "sampling_params": {"max_new_tokens": 0, "temperature": 0},
-            "return_logprob": True,
-            "logprob_start_len": 0,
-        }
-        content = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
-        answer = orjson.loads(self._request("POST", "/generate", content).content)
+        body = {"input_ids": input_ids, "return_logprob": True, "logprob_start_len": 0}
+        answer = self._generate(body)
         found = answer.get("meta_info", {}).get("input_token_logprobs", [])[1:]
         # SGLang 0.5.23 names the vocabulary's last id as 0 (logprob_result_processor.py takes it
         # for an image's placeholder); the number beside it is that of the id that was sent
@@ -147,7 +171,7 @@ class ServerClient:
 
     def settings(self) -> ServerSettings:
         """The server's settings; raises :class:`ServerError` if the answer lacks one of them."""
-        raw = orjson.loads(self._request("GET", "/server_info").content)
+        raw = self._request("GET", "/server_info")
         try:
             return ServerSettings.model_validate(raw)
         except pydantic.ValidationError as error:
@@ -180,8 +204,13 @@ class ServerClient:
         return self._tokenize(body)
 
     def _tokenize(self, body: dict[str, Any]) -> list[int]:
-        answer = orjson.loads(self._request("POST", "/tokenize", orjson.dumps(body)).content)
+        answer = self._request("POST", "/tokenize", orjson.dumps(body))
         return [int(number) for number in answer["tokens"]]
+
+    def _generate(self, body: dict[str, Any]) -> Any:
+        body["sampling_params"] = {"max_new_tokens": 0, "temperature": 0}
+        content = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+        return self._request("POST", "/generate", content)
 
     def is_up(self) -> bool:
         """Whether the server answers ``/health``; does not raise when it does not."""
@@ -190,7 +219,7 @@ class ServerClient:
         except httpx.HTTPError:
             return False
 
-    def _request(self, method: str, path: str, content: bytes | None = None) -> httpx.Response:
+    def _request(self, method: str, path: str, content: bytes | None = None) -> Any:
         headers = {"content-type": "application/json"} if content else None
         try:
             answer = self._http.request(method, path, content=content, headers=headers)
@@ -218,7 +247,7 @@ class ServerClient:
                 down=answer.status_code in (502, 503, 504),
                 status=answer.status_code,
             )
-        return answer
+        return orjson.loads(answer.content)
 
 
 def _check_answer(answers: Any, lengths: list[int]) -> None:

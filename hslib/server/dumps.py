@@ -76,9 +76,9 @@ class Dump:
     meta: DumpMeta
     mark: tuple[int, int] = (0, 0)  # of plugin.json when this was loaded
 
-    def layer_numbers(self) -> list[dict[str, Any]]:
-        """What the server measured of each state, for the journal."""
-        return [layer.model_dump() for layer in self.meta.layers]
+    def captured(self) -> tuple[np.ndarray, list[dict[str, Any]]]:
+        """What a store takes of it: the states, and what the server measured of each."""
+        return self.hidden_states, [layer.model_dump() for layer in self.meta.layers]
 
 
 def request_id(sample: Sample, attempt: int) -> str:
@@ -210,8 +210,7 @@ class DumpDir:
 
     def free_bytes(self) -> int:
         """Bytes that the directory's file system has free."""
-        found = os.statvfs(self.root)
-        return found.f_bavail * found.f_frsize
+        return shutil.disk_usage(self.root).free
 
     def _inside(self, name: str) -> Path:
         if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", name):

@@ -124,7 +124,7 @@ class Endpoint:
     def send(self, samples: Sequence[Sample], rids: Sequence[str]) -> list[Answer]:
         """One request; each sample's dump, or why there is none, in the order of ``samples``.
 
-        A dump is complete and not yet validated. It stays until :meth:`remove`.
+        A dump is complete and not yet validated. It stays until it is removed.
 
         Raises:
             ServerError: the server refuses the API key.
@@ -161,10 +161,6 @@ class Endpoint:
         states_hash = validate(dump, sample, self.check.expected)
         self.restarts = 0
         return states_hash
-
-    def remove(self, names: Sequence[str]) -> None:
-        """Remove dumps that are stored, or that nobody waits for any more."""
-        self.dumps.clear(names)
 
     def require_dump_dir(self) -> None:
         """Raises :class:`RequestError` (``down``) when the dump directory is removed or emptied."""

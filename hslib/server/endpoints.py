@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Protocol
 
 from hslib.errors import ServerError
-from hslib.parameters import ExtractionParameters, ServerParameters, read_api_key
+from hslib.parameters import (
+    CaptureParameters,
+    ExtractionParameters,
+    ServerParameters,
+    read_api_key,
+)
 from hslib.server import launch
 from hslib.server.check import ServerCheck, check_server, require_same
 from hslib.server.client import ServerClient
@@ -182,17 +187,6 @@ class RunServer:
 
 
 def _for_job(parameters: ExtractionParameters) -> ServerParameters:
-    return ServerParameters(
-        run_dir=parameters.run_dir,
-        action="start",
-        model_path=parameters.model_path,
-        layers=parameters.layers,
-        store_final=parameters.store_final,
-        accept_unwitnessed=parameters.accept_unwitnessed,
-        dump_dir=str(parameters.dump_paths[0]),
-        tp_size=parameters.tp_size,
-        context_length=parameters.context_length,
-        extra_args=parameters.extra_args,
-        api_key_env=parameters.api_key_env,
-        for_job=True,
-    )
+    shared = parameters.model_dump(include={*CaptureParameters.model_fields, "api_key_env"})
+    dump_dir = str(parameters.dump_paths[0])
+    return ServerParameters(**shared, action="start", dump_dir=dump_dir, for_job=True)

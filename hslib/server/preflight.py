@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from hslib.errors import ParameterError, ServerError
+from hslib.errors import HslibError, ParameterError, ServerError
 from hslib.model import ModelInfo, how_to_fetch, missing_files, parse_layers, read_model
 from hslib.parameters import ServerParameters
 from hslib.server.dumps import DUMP_SHARE, dump_bytes
@@ -34,8 +35,7 @@ found = dict(sglang=version("sglang"), hs_dump=version("hs-dump"), plugins=plugi
 print(json.dumps(found))
 """
 
-# SGLang's flags with which a rank holds the states of some tokens or layers only.
-_SPLITTING = {
+_SPLITTING = (  # a rank holds the states of some tokens or layers only
     "--attn-dp-size",
     "--attention-data-parallel-size",
     "--enable-dp-attention",
@@ -48,35 +48,28 @@ _SPLITTING = {
     "--enable-attn-tp-input-scattered",
     "--enable-two-batch-overlap",
     "--enable-pdmux",
+)
+_SPLITS = (
+    "splits the states over ranks: none holds every token's",
+    "drop it; tp_size and dp_size are what may be split",
+)
+# these override --disable-prefill-cuda-graph
+_REPLAYS = ("replays prefills past the plugin's hooks", "drop it")
+# cores and memory are planned from the parameters
+_TP, _DP = (("is a parameter here", f"set {name} instead") for name in ("tp_size", "dp_size"))
+_REFUSED = {  # a flag of SGLang's in extra_args: what is wrong with it, and the cure
+    **dict.fromkeys(_SPLITTING, _SPLITS),
+    **dict.fromkeys(("--cuda-graph-backend-prefill", "--cuda-graph-config"), _REPLAYS),
+    **dict.fromkeys(("--tp-size", "--tensor-parallel-size", "--tp"), _TP),
+    **dict.fromkeys(("--dp-size", "--data-parallel-size", "--dp"), _DP),
 }
-# These override --disable-prefill-cuda-graph, and a replayed graph skips the plugin's hooks.
-_GRAPHS = {"--cuda-graph-backend-prefill", "--cuda-graph-config"}
-_RANKS = {  # flags with a parameter of their own, from which cores and memory are planned
-    "--tp-size": "tp_size",
-    "--tensor-parallel-size": "tp_size",
-    "--tp": "tp_size",
-    "--dp-size": "dp_size",
-    "--data-parallel-size": "dp_size",
-    "--dp": "dp_size",
-}
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Something that keeps the server from starting, and its cure."""
-
-    what: str
-    cure: str
-
-    def __str__(self) -> str:
-        return f"{self.what}\n  -> {self.cure}"
-
-
-class Problems(list[Problem]):
-    """The problems found so far."""
+class Problems(list[HslibError]):
+    """What keeps the server from starting: each error has its cure."""
 
     def add(self, what: str, cure: str) -> None:
-        self.append(Problem(what, cure))
+        self.append(ServerError(what, fix=cure))
 
 
 @dataclass(frozen=True)
@@ -86,7 +79,6 @@ class Interpreter:
     path: str
     sglang_version: str
     plugin_version: str
-    has_plugin: bool
     cuda_devices: int
 
 
@@ -102,17 +94,8 @@ class LaunchPlan:
     budget_bytes: int
     skip_tokenizer: bool = False  # it is absent, or needs code that the server may not run
 
-    @property
-    def state_bytes_per_token(self) -> int:
-        """Bytes of states per token: states x hidden size x 2."""
-        return state_bytes(self.num_states, self.model.hidden_size)
 
-    @property
-    def num_states(self) -> int:
-        return len(self.boundaries) + self.parameters.store_final
-
-
-def preflight(parameters: ServerParameters) -> tuple[LaunchPlan | None, list[Problem]]:
+def preflight(parameters: ServerParameters) -> tuple[LaunchPlan | None, Problems]:
     """Check everything: the plan when nothing is in the way, else all problems."""
     problems = Problems()
     interpreter = _check_interpreter(parameters, problems)
@@ -126,10 +109,10 @@ def preflight(parameters: ServerParameters) -> tuple[LaunchPlan | None, list[Pro
     if problems or interpreter is None or model is None:
         return None, problems
     plan = LaunchPlan(parameters, interpreter, model, boundaries, port, budget, skip_tokenizer)
-    return plan, []
+    return plan, problems
 
 
-def facts(plan: LaunchPlan | None, problems: list[Problem]) -> dict[str, str]:
+def facts(plan: LaunchPlan | None, problems: Problems) -> dict[str, str]:
     """The plan, or else the problems, for a table."""
     if plan is None:
         return {f"problem {n}": str(problem) for n, problem in enumerate(problems, start=1)}
@@ -143,7 +126,7 @@ def facts(plan: LaunchPlan | None, problems: list[Problem]) -> dict[str, str]:
         **({"layers counted": "; ".join(model.notes)} if model.notes else {}),
         "boundaries to capture": ", ".join(map(str, plan.boundaries)) or "none",
         "final state": "captured" if parameters.store_final else "not captured",
-        "bytes a token": f"{plan.state_bytes_per_token:,}",
+        "bytes a token": f"{_bytes_per_token(parameters, model, plan.boundaries):,}",
         "dump directory": f"yours, private, room for {parameters.concurrency} rows of "
         f"{longest:,} tokens",
         "port": "free",
@@ -172,8 +155,7 @@ def _check_interpreter(parameters: ServerParameters, problems: Problems) -> Inte
             f"no sglang in {path}, the interpreter that would run the server",
             "pip install -r requirements.txt there, or set python to the one that has it",
         )
-    has_plugin = "hs_dump" in found["plugins"]
-    if found["sglang"] and not has_plugin:
+    if found["sglang"] and "hs_dump" not in found["plugins"]:
         problems.add(f"no hs_dump plugin in {path}", f"{path} -m pip install ./patches/hs_dump")
     allowed = os.environ.get("SGLANG_PLUGINS", "")
     if allowed and "hs_dump" not in [name.strip() for name in allowed.split(",")]:
@@ -182,7 +164,7 @@ def _check_interpreter(parameters: ServerParameters, problems: Problems) -> Inte
             "200 and dump nothing",
             "unset SGLANG_PLUGINS, or add hs_dump (and hs_cpu_kernels without CUDA) to it",
         )
-    return Interpreter(path, found["sglang"], found["hs_dump"], has_plugin, found["cuda"])
+    return Interpreter(path, found["sglang"], found["hs_dump"], found["cuda"])
 
 
 def _check_model(
@@ -191,17 +173,13 @@ def _check_model(
     try:
         folder = parameters.model_folder
         missing = missing_files(folder) if folder.is_dir() else {}
-        problems += [
-            Problem(
-                f"{folder / name} is not there: it is {why}",
-                how_to_fetch(folder) or "fetch that file, or copy the folder with what it links to",
-            )
-            for name, why in missing.items()
-        ]
+        for name, why in missing.items():
+            cure = "fetch that file, or copy the folder with what it links to"
+            problems.add(f"{folder / name} is not there: it is {why}", how_to_fetch(folder) or cure)
         model = read_model(folder)
         boundaries = parse_layers(parameters.layers, model.num_layers)
     except ParameterError as error:
-        problems.add(error.message, error.fix)
+        problems.append(error)
         return None, ()
     if not boundaries and not parameters.store_final:
         problems.add(
@@ -226,14 +204,14 @@ def _check_code(
     no_tokenizer = not model.tokenizer_hash
     if TRUST_FLAG in parameters.extra_args or not remote_files(model.path):
         return no_tokenizer
-    answer = ask_sglang(interpreter.path, model.path)
-    if answer.refused:
+    refused, loads_tokenizer = ask_sglang(interpreter.path, model.path)
+    if refused:
         problems.add(
             f"SGLang can't read {model.path} without running code that lies there "
-            f"({', '.join(remote_files(model.path))}): {answer.refused}",
+            f"({', '.join(remote_files(model.path))}): {refused}",
             f'read that code; to run it, set extra_args = ["{TRUST_FLAG}"]',
         )
-    return no_tokenizer or not answer.loads_tokenizer
+    return no_tokenizer or not loads_tokenizer
 
 
 def _check_port(parameters: ServerParameters, problems: Problems) -> int:
@@ -270,7 +248,7 @@ def _check_key(parameters: ServerParameters, problems: Problems) -> None:
     try:
         _ = parameters.api_key
     except ParameterError as error:
-        problems.add(error.message, error.fix)
+        problems.append(error)
     if any(arg.startswith(("--api", "--admin")) for arg in parameters.extra_args):
         problems.add(
             "an API key in extra_args would show in the process list and in server.log",
@@ -283,17 +261,9 @@ def _check_ranks(
 ) -> None:
     """Flags that the plugin would refuse after minutes of loading, and too few GPUs."""
     flags = {argument.partition("=")[0] for argument in parameters.extra_args}
-    for flag in sorted(flags & _SPLITTING):
-        problems.add(
-            f"{flag} in extra_args splits the states over ranks: none holds every token's",
-            "drop it; tp_size and dp_size are what may be split",
-        )
-    problems += [
-        Problem(f"{flag} in extra_args replays prefills past the plugin's hooks", "drop it")
-        for flag in sorted(flags & _GRAPHS)
-    ]
-    for flag in sorted(flags & _RANKS.keys()):
-        problems.add(f"{flag} stands in extra_args", f"set {_RANKS[flag]} instead")
+    for flag in sorted(flags & _REFUSED.keys()):
+        what, cure = _REFUSED[flag]
+        problems.add(f"{flag} in extra_args {what}", cure)
     devices = interpreter.cuda_devices if interpreter else 0
     needed = parameters.tp_size * parameters.dp_size
     if 0 < devices < needed and "--nnodes" not in flags:
@@ -311,17 +281,15 @@ def _check_dump_directory(root: Path, problems: Problems) -> bool:
     except OSError as error:
         problems.add(f"dump directory {root}: {error.strerror}", "choose another dump_dir")
         return False
-    if not stat.S_ISDIR(found.st_mode):
-        problems.add(f"dump directory {root} is a link", "name the directory it points to itself")
-        return False
-    if found.st_uid != os.geteuid():
-        problems.add(
-            f"dump directory {root} belongs to user {found.st_uid}", "choose a dump_dir of your own"
-        )
-        return False
-    if not os.access(root, os.W_OK):
-        problems.add(f"dump directory {root} is read-only", "choose another dump_dir")
-        return False
+    own = "choose a dump_dir of your own"
+    for is_so, what, cure in (
+        (not stat.S_ISDIR(found.st_mode), "is a link", "name the directory it points to itself"),
+        (found.st_uid != os.geteuid(), f"belongs to user {found.st_uid}", own),
+        (not os.access(root, os.W_OK), "is read-only", "choose another dump_dir"),
+    ):
+        if is_so:
+            problems.add(f"dump directory {root} {what}", cure)
+            return False
     return True
 
 
@@ -332,14 +300,12 @@ def _check_budget(
     problems: Problems,
 ) -> int:
     """The dump directory's budget in bytes, into which ``concurrency`` longest rows must fit."""
-    found = os.statvfs(parameters.dump_path)
-    free = found.f_bavail * found.f_frsize
+    free = shutil.disk_usage(parameters.dump_path).free
     budget = int(parameters.dump_budget_gb * 1e9) or int(free * DUMP_SHARE)
     if model is None:
         return budget
     longest = parameters.longest_sample or parameters.context_length or model.context_length
-    num_states = len(boundaries) + parameters.store_final
-    per_token = state_bytes(num_states, model.hidden_size)
+    per_token = _bytes_per_token(parameters, model, boundaries)
     needed = parameters.dp_size * parameters.concurrency * dump_bytes(longest, 1, per_token)
     if min(budget, free) < needed:
         problems.add(
@@ -350,3 +316,10 @@ def _check_budget(
             "longest_sample or dump_budget_gb to what is really needed",
         )
     return budget
+
+
+def _bytes_per_token(
+    parameters: ServerParameters, model: ModelInfo, boundaries: tuple[int, ...]
+) -> int:
+    """Bytes of states per token."""
+    return state_bytes(len(boundaries) + parameters.store_final, model.hidden_size)

@@ -7,7 +7,6 @@ that would run the server. That takes seconds, and is done only for folders whos
 
 import json
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 TRUST_FLAG = "--trust-remote-code"
@@ -42,14 +41,6 @@ print(json.dumps({"refused": refused, "loads_tokenizer": not tokenizer}))
 """
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What SGLang can load of a folder without its code."""
-
-    refused: str  # why its config or processor can't be loaded without that code; "" if it can
-    loads_tokenizer: bool
-
-
 def remote_files(folder: Path) -> list[str]:
     """The configs of a folder that name code to be run (``auto_map``)."""
     return [name for name in _NAMING_CODE if _names_code(folder / name)]
@@ -63,8 +54,11 @@ def _names_code(path: Path) -> bool:
     return isinstance(found, dict) and bool(found.get("auto_map"))
 
 
-def ask_sglang(python: str, folder: Path) -> Answer:
+def ask_sglang(python: str, folder: Path) -> tuple[str, bool]:
     """Load config, tokenizer and processor as SGLang's server does, without remote code.
+
+    Returns:
+        Why it refuses config or processor, "" if it does not; and whether the tokenizer loads.
 
     If that does not run, nothing is refused, and the server is started without a tokenizer.
     """
@@ -78,6 +72,6 @@ def ask_sglang(python: str, folder: Path) -> Answer:
         )
         found = json.loads(run.stdout.strip().splitlines()[-1])
     except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError, IndexError):
-        return Answer("", loads_tokenizer=False)
+        return "", False
     first_sentence = " ".join(found["refused"].split()).partition(". ")[0]
-    return Answer(first_sentence[:300], found["loads_tokenizer"])
+    return first_sentence[:300], found["loads_tokenizer"]

@@ -10,8 +10,8 @@ from hslib.stats.figures import (
     plot_spectrum,
     plot_throughput,
 )
-from hslib.stats.measure import StoreStats, measure
-from hslib.stats.sizes import Outlook, longest_allowed, outlook, size_facts
+from hslib.stats.measure import measure
+from hslib.stats.sizes import longest_allowed, outlook, size_facts
 from hslib.stats.throughput import rate_summary, rates_over_time
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "draw_states",
     "longest_allowed",
     "measure",
-    "Outlook",
     "outlook",
     "plot_compression",
     "plot_lengths",
@@ -32,5 +31,4 @@ __all__ = [
     "rates_over_time",
     "recommend_compression",
     "size_facts",
-    "StoreStats",
 ]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import zstandard
 
 from hslib.errors import StoreError
 from hslib.store import Store
@@ -65,7 +66,7 @@ def draw_states(store: Store, seed: int, max_bytes: int) -> list[Bits]:
 def methods() -> tuple[Method, ...]:
     """What is compared, the plain one first."""
     return (
-        Method("zstd", True, _pack_zstd, _unpack_zstd),
+        Method("zstd", True, lambda bits: (_zstd(bits),), _unpack_zstd),
         Method("byte planes + zstd", True, _pack_planes, _unpack_planes),
         Method("FP8 per token", False, _pack_fp8, _unpack_fp8),
     )
@@ -139,23 +140,11 @@ def _saved(line: "pandas.Series") -> str:
 
 
 def _zstd(data: np.ndarray) -> bytes:
-    import zstandard
-
-    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(data.data.cast("B"))
-
-
-def _unzstd(data: bytes) -> bytes:
-    import zstandard
-
-    return zstandard.ZstdDecompressor().decompress(data)
-
-
-def _pack_zstd(bits: Bits) -> tuple[bytes, ...]:
-    return (_zstd(bits),)
+    return zstandard.compress(data.data.cast("B"), _ZSTD_LEVEL)
 
 
 def _unpack_zstd(parts: tuple[bytes, ...], shape: tuple[int, ...]) -> Bits:
-    return np.frombuffer(_unzstd(parts[0]), np.uint16).reshape(shape)
+    return np.frombuffer(zstandard.decompress(parts[0]), np.uint16).reshape(shape)
 
 
 def _pack_planes(bits: Bits) -> tuple[bytes, ...]:
@@ -164,7 +153,7 @@ def _pack_planes(bits: Bits) -> tuple[bytes, ...]:
 
 
 def _unpack_planes(parts: tuple[bytes, ...], shape: tuple[int, ...]) -> Bits:
-    high, low = (np.frombuffer(_unzstd(part), np.uint8) for part in parts)
+    high, low = (np.frombuffer(zstandard.decompress(part), np.uint8) for part in parts)
     turned = (high.astype(np.uint16) << 8) | low
     return ((turned >> 1) | (turned << 15)).reshape(shape)
 

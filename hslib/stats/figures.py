@@ -31,6 +31,8 @@ def plot_lengths(lengths: "pandas.DataFrame", title: str, longest_allowed: int =
 
     tokens = lengths["num_tokens"].to_numpy()
     figure, axes = new_figure(title, 3.2)
+    if not len(tokens):  # all rows of a shard may have been rejected
+        return figure
     low, high = tokens.min(), max(tokens.max(), tokens.min() + 1)
     bins = np.geomspace(low, high, 30).tolist()
     axes.hist(tokens, bins=bins, color=BLUE, edgecolor="white")

@@ -66,7 +66,6 @@ def measure(
     sample_limit: int = 0,
     seed: int = 0,
     show: Callable[[int, int], None] = lambda _done, _total: None,
-    workers: int = 0,
 ) -> StoreStats:
     """Read the store once and compute everything.
 
@@ -93,7 +92,7 @@ def measure(
     mask_tokens: list[int] = []
     hashes: dict[int, str] = {}
     ahead = (_read_ahead(store, index) for index in sampling.indices)
-    for done, numbers in enumerate(in_order(work, ahead, workers), start=1):
+    for done, numbers in enumerate(in_order(work, ahead), start=1):
         totals.add(numbers)
         lines.append(tables.sample_numbers(numbers, store.entries[numbers.index]))
         mask_tokens.append(numbers.mask_tokens)

@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 
 from hslib.stats.coherence import Sketch, Sketcher
-from hslib.stats.moments import Floats, Moments
+from hslib.stats.moments import Floats
 from hslib.store import StoredSample
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ class Massive:
 class SampleNumbers:
     """What one sample adds to the statistics of the store; arrays by state are [L].
 
-    ``norms`` float32 [T, L]: L2 norms of tokens. ``layer_cosine`` float64 [L, L]: cosine of
+    ``norms`` float32 [T, L]: L2 norms of tokens. ``powers`` [5, L]: how many finite values, and the
+    sums of their powers 1 to 4. ``layer_cosine`` float64 [L, L]: cosine of
     every two states, summed over tokens. ``adjacent_cosine``: cosine of neighbouring tokens,
     summed over the T-1 pairs. ``repeated``: tokens whose state equals the token before's bit for
     bit. ``same_as_next``: the state equals the next state bit for bit. ``picked`` uint16
@@ -47,7 +48,7 @@ class SampleNumbers:
 
     index: int
     norms: np.ndarray
-    moments: Moments
+    powers: Floats
     layer_cosine: Floats
     adjacent_cosine: Floats
     non_finite: np.ndarray
@@ -86,7 +87,7 @@ def measure_sample(
     return SampleNumbers(
         index=sample.index,
         norms=norms.astype(np.float32),
-        moments=Moments.from_sums(values, *sums.powers),
+        powers=np.stack([values, *sums.powers]),
         layer_cosine=cosine,
         adjacent_cosine=pairs.sum(axis=0),
         non_finite=sums.non_finite,

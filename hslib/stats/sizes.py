@@ -7,7 +7,6 @@ bytes per token times the tokens of all rows; exact, but all rows' lengths must 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from hslib.dataset import Dataset, Limits
 from hslib.errors import StoreError
@@ -18,15 +17,28 @@ _ALIKE = 1.25  # a larger ratio of the two extrapolations is explained in words
 
 @dataclass(frozen=True)
 class Outlook:
-    """Bytes of the whole job. ``from_tokens``: None where the lengths of all rows are unknown."""
+    """Bytes of the whole job, from the tokens of each stored row, or of a part of them.
 
-    rows_seen: int
-    tokens_per_row_seen: float
+    ``all_tokens``: of all rows; None where their lengths are unknown.
+    """
+
+    lengths_seen: Sequence[int]
     bytes_per_token: float
     rows: int
-    from_rows: float
-    from_tokens: float | None
+    all_tokens: int | None = None
     about: str = ""  # which part of which job
+
+    @property
+    def tokens_per_row_seen(self) -> float:
+        return sum(self.lengths_seen) / len(self.lengths_seen)
+
+    @property
+    def from_rows(self) -> float:
+        return self.tokens_per_row_seen * self.bytes_per_token * self.rows
+
+    @property
+    def from_tokens(self) -> float | None:
+        return None if self.all_tokens is None else self.all_tokens * self.bytes_per_token
 
     @property
     def agree(self) -> bool:
@@ -39,39 +51,21 @@ class Outlook:
     def sentence(self) -> str:
         """The answer in words, with the reason where the two differ."""
         text = (
-            f"{self.about}: {self.rows_seen:,} rows of {self.tokens_per_row_seen:,.0f} tokens on "
-            f"average make {self.rows:,} rows {size_words(self.from_rows)}."
+            f"{self.about}: {len(self.lengths_seen):,} rows of {self.tokens_per_row_seen:,.0f} "
+            f"tokens on average make {self.rows:,} rows {size_words(self.from_rows)}."
         )
-        if self.from_tokens is None:
+        if self.all_tokens is None or self.from_tokens is None:
             return text + " This holds if they are a fair draw of all rows."
         text += f" By their tokens all rows take {size_words(self.from_tokens)}"
         if self.agree:
             return text + "."
-        tokens = self.from_tokens / self.bytes_per_token / self.rows
+        tokens = self.all_tokens / self.rows
         return (
             f"{text}: rows have {tokens:,.0f} tokens on average, "
             f"{tokens / self.tokens_per_row_seen:,.1f} times those of the part. The part is no "
             "fair draw of the whole (first in file order, cut short, or counted in another run "
             "than its bytes). Believe the tokens."
         )
-
-
-def extrapolate(
-    lengths_seen: Sequence[int],
-    bytes_per_token: float,
-    rows: int,
-    all_tokens: int | None = None,
-    about: str = "",
-) -> Outlook:
-    """Bytes of ``rows`` rows from the tokens of each stored row. Pure.
-
-    Args:
-        all_tokens: tokens of all rows, where known.
-    """
-    mean = sum(lengths_seen) / len(lengths_seen)
-    exact = None if all_tokens is None else all_tokens * bytes_per_token
-    from_rows = mean * bytes_per_token * rows
-    return Outlook(len(lengths_seen), mean, bytes_per_token, rows, from_rows, exact, about)
 
 
 def outlook(store: Store, rows_asked: int = 0, dataset_path: str = "") -> Outlook:
@@ -88,21 +82,19 @@ def outlook(store: Store, rows_asked: int = 0, dataset_path: str = "") -> Outloo
     stored = list(store.entries.values())
     if not stored:
         raise StoreError("the store holds no sample yet", fix="run notebook 03 first")
-    lengths = [entry.num_tokens for entry in stored]
-    bytes_per_token = sum(entry.size_bytes for entry in stored) / max(sum(lengths), 1)
     rows, tokens = max(rows_asked, len(stored)), None
     if dataset_path:
         limits = Limits(store.manifest.vocab_size, max_tokens=2**31)
-        survey = Dataset(Path(dataset_path), limits).survey()
+        survey = Dataset(dataset_path, limits).survey()
         rows, tokens = len(survey.rows), survey.num_tokens
-    if len(stored) < rows:
-        about = f"{rows - len(stored):,} rows are still to come"
-        return extrapolate(lengths, bytes_per_token, rows, tokens, about)
-    about = "The store is complete; its first third in file order would have said"
-    part = stored[: max(1, len(stored) // 3)]
-    part_lengths = lengths[: len(part)]
-    part_bytes = sum(entry.size_bytes for entry in part) / max(sum(part_lengths), 1)
-    return extrapolate(part_lengths, part_bytes, len(stored), sum(lengths), about)
+    seen, about = stored, f"{rows - len(stored):,} rows are still to come"
+    if len(stored) >= rows:
+        seen = stored[: max(1, len(stored) // 3)]
+        about = "The store is complete; its first third in file order would have said"
+        rows, tokens = len(stored), sum(entry.num_tokens for entry in stored)
+    lengths = [entry.num_tokens for entry in seen]
+    size = sum(entry.size_bytes for entry in seen)
+    return Outlook(lengths, size / max(sum(lengths), 1), rows, tokens, about)
 
 
 def size_facts(entries: Iterable[Entry]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hslib.stats.anomalies import Anomaly
+from hslib.stats.moments import moments
 from hslib.stats.sample import SampleNumbers
 from hslib.stats.totals import Spectrum, Totals
 from hslib.store import Entry
@@ -45,11 +46,12 @@ def sample_numbers(sample: SampleNumbers, entry: Entry) -> np.ndarray:
     count = len(sample.non_finite)
     pairs = entry.num_tokens - 1
     of_server = [[layer.get(name) for name in _OF_SERVER] for layer in entry.layers]
+    values = moments(sample.powers)
     measured = (
         np.full(count, entry.num_tokens),
-        sample.moments.mean,
-        sample.moments.std,
-        sample.moments.kurtosis,
+        values.mean,
+        values.std,
+        values.kurtosis,
         np.median(sample.norms, axis=0),
         sample.norms.mean(axis=0, dtype=np.float64),
         sample.adjacent_cosine / pairs if pairs else np.full(count, np.nan),
@@ -101,10 +103,11 @@ def layers(
     mean, squares = totals.norm_sums / max(totals.tokens, 1)
     cosine = totals.layer_cosine / max(totals.tokens, 1)
     following = [cosine[s, s + 1] if s + 1 < len(states) else np.nan for s in range(len(states))]
+    values = moments(totals.powers)
     columns = {
-        "mean": totals.moments.mean,
-        "std": totals.moments.std,
-        "kurtosis": totals.moments.kurtosis,
+        "mean": values.mean,
+        "std": values.std,
+        "kurtosis": values.kurtosis,
         "mean_l2": _by_tokens(samples, "mean_l2").reindex(states).to_numpy(),
         "std_l2": np.sqrt(np.maximum(squares - mean**2, 0)),
         "absmax": by_state["absmax"].max().reindex(states).to_numpy(),

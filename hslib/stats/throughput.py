@@ -41,7 +41,7 @@ def _finished(entries: Iterable[Entry]) -> "pandas.DataFrame":
     return table.assign(at=at)
 
 
-def rates_over_time(entries: Iterable[Entry], bins: int = _BINS) -> "pandas.DataFrame":
+def rates_over_time(entries: Iterable[Entry]) -> "pandas.DataFrame":
     """A line per stretch of working time.
 
     Columns ``from_minutes``, ``to_minutes``, ``samples``, ``samples_per_s``, ``tokens_per_s``,
@@ -52,7 +52,7 @@ def rates_over_time(entries: Iterable[Entry], bins: int = _BINS) -> "pandas.Data
 
     table = _finished(entries)
     seconds = float(table["at"].iloc[-1]) if len(table) else 1.0
-    edges = np.linspace(0, seconds, _num_bins(seconds, table["latency_s"].to_numpy(), bins) + 1)
+    edges = np.linspace(0, seconds, _num_bins(seconds, table["latency_s"].to_numpy()) + 1)
     every = range(len(edges) - 1)
     where = np.clip(np.searchsorted(edges, table["at"], side="left") - 1, 0, len(every) - 1)
     groups = table.groupby(where)
@@ -73,10 +73,10 @@ def rates_over_time(entries: Iterable[Entry], bins: int = _BINS) -> "pandas.Data
     )
 
 
-def _num_bins(seconds: float, latency_s: np.ndarray, most: int) -> int:
+def _num_bins(seconds: float, latency_s: np.ndarray) -> int:
     """Bins longer than an answer takes: rows that share a request end together."""
     longest = float(np.median(latency_s)) if len(latency_s) else 1.0
-    return int(max(1, min(most, seconds / max(longest, 1e-9), len(latency_s))))
+    return int(max(1, min(_BINS, seconds / max(longest, 1e-9), len(latency_s))))
 
 
 def rate_summary(entries: Iterable[Entry]) -> dict[str, float]:

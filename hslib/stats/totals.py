@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hslib.stats.coherence import Sketch
-from hslib.stats.moments import Floats, Moments
+from hslib.stats.moments import Floats
 from hslib.stats.sample import Massive, SampleNumbers
 
 _NAMED = 5
@@ -55,7 +55,7 @@ class Totals:
     """
 
     def __init__(self, num_states: int, longest: int) -> None:
-        self.moments = Moments.empty(num_states)
+        self.powers = np.zeros((5, num_states))
         self.tokens = 0
         self.pairs = 0
         self.layer_cosine = np.zeros((num_states, num_states))
@@ -71,7 +71,7 @@ class Totals:
 
     def add(self, sample: SampleNumbers) -> None:
         norms = sample.norms.astype(np.float64)
-        self.moments = self.moments.merge(sample.moments)
+        self.powers += sample.powers
         self.tokens += len(norms)
         self.pairs += len(norms) - 1
         self.layer_cosine += sample.layer_cosine
@@ -130,12 +130,11 @@ class Spectrum:
     """``share`` float64 [K]: explained variance of each component, descending, sum 1.
 
     ``effective_rank`` is the exponential of the entropy of the singular values' shares
-    (Roy and Vetterli 2007, "The effective rank"). Both are bounded by ``num_tokens - 1``.
+    (Roy and Vetterli 2007, "The effective rank"). Both are bounded by the tokens less one.
     """
 
     share: Floats
     effective_rank: float
-    num_tokens: int
 
     def components_for(self, share: float) -> int:
         """How many components explain this share of the variance."""
@@ -161,8 +160,8 @@ def spectrum(states: np.ndarray) -> Spectrum:
     values = values[: max(1, min(len(states) - 1, states.shape[1]))]
     total = values.sum()
     if not total > 0:
-        return Spectrum(np.ones(1), 1.0, len(states))
+        return Spectrum(np.ones(1), 1.0)
     singular = np.sqrt(values)
     weights = singular[singular > 0] / singular.sum()
     rank = float(np.exp(-(weights * np.log(weights)).sum()))
-    return Spectrum(values / total, rank, len(states))
+    return Spectrum(values / total, rank)

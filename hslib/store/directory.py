@@ -1,6 +1,7 @@
 """A store's storage in a directory, on a local or mounted file system."""
 
 import os
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -89,5 +90,4 @@ class Directory:
 
     def free_bytes(self) -> int | None:
         there = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
-        found = os.statvfs(there)
-        return found.f_bavail * found.f_frsize
+        return shutil.disk_usage(there).free

@@ -5,13 +5,12 @@ JSON lines, appended to one file per shard and per part of one. Objects can't be
 """
 
 import abc
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from hslib.errors import StoreError
-from hslib.files import explained, sync_directory
+from hslib.files import AppendFile, explained, sync_directory
 from hslib.store.entry import Entry, decode_lines, encode_line
 
 
@@ -83,15 +82,7 @@ class Journal(GroupCommit):
         super().__init__()
         self.path = path
         with explained(StoreError, "the journal can't be opened", path):
-            is_new = not path.exists()
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-            try:
-                _cut_torn_line(self._fd)
-                if is_new:
-                    sync_directory(path.parent)
-            except OSError:
-                os.close(self._fd)
-                raise
+            self._file = AppendFile(path)
 
     def _commit(self, lines: list[bytes], files: set[str]) -> None:
         for directory in {file.rpartition("/")[0] for file in files}:
@@ -99,44 +90,9 @@ class Journal(GroupCommit):
             with explained(StoreError, "new files can't be made durable", folder):
                 sync_directory(folder)
         with explained(StoreError, "the journal can't be written", self.path):
-            self._append(b"".join(lines))
-
-    def _append(self, lines: bytes) -> None:
-        end = os.lseek(self._fd, 0, os.SEEK_END)
-        try:
-            _write_all(self._fd, lines)
-            os.fsync(self._fd)
-        except OSError:
-            os.ftruncate(self._fd, end)  # never leave a torn line in the middle
-            raise
+            self._file.append(lines)
 
     def close(self) -> None:
-        """Also forgets the descriptor, whose number may soon be another file's."""
         super().close()
         with self._flushing:
-            if self._fd >= 0:
-                os.close(self._fd)
-            self._fd = -1
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def _cut_torn_line(fd: int) -> None:
-    """Cut off an unfinished last line, which a killed writer left."""
-    size = os.lseek(fd, 0, os.SEEK_END)
-    end = size
-    while end:
-        start = max(0, end - 65536)
-        block = os.pread(fd, end - start, start)
-        cut = block.rfind(b"\n")
-        if cut >= 0:
-            end = start + cut + 1
-            break
-        end = start
-    if end != size:
-        os.ftruncate(fd, end)
-        os.fsync(fd)
+            self._file.close()

@@ -100,20 +100,28 @@ def differing_fields(stored: Manifest, wanted: Manifest) -> dict[str, tuple[Any,
     return found | model_differences(weights, canaries, stored.boundaries, stored.num_layers)
 
 
-def read_manifest(storage: "Storage") -> Manifest:
-    """Read a store's manifest; raises :class:`StoreError` if it is missing or of another format."""
+def find_manifest(storage: "Storage") -> Manifest | None:
+    """The manifest, None where there is none; raises :class:`StoreError` for another format."""
     try:
         return Manifest.model_validate_json(storage.read("manifest.json"))
     except FileNotFoundError:
+        return None
+    except pydantic.ValidationError as error:
+        raise StoreError(
+            f"manifest.json is not of format {FORMAT}: {error}", path=str(storage.url)
+        ) from error
+
+
+def read_manifest(storage: "Storage") -> Manifest:
+    """The same; raises :class:`StoreError` where there is none."""
+    found = find_manifest(storage)
+    if found is None:
         raise StoreError(
             "this is not a store: it has no manifest.json",
             path=str(storage.url),
             fix="give the store's own folder: RUN_DIR/store, unless store_dir was set",
-        ) from None
-    except pydantic.ValidationError as error:
-        raise StoreError(
-            f"manifest.json is not of format {FORMAT}: {error}", path=_where(storage)
-        ) from error
+        )
+    return found
 
 
 def write_or_check_manifest(storage: "Storage", wanted: Manifest) -> Manifest:
@@ -122,13 +130,11 @@ def write_or_check_manifest(storage: "Storage", wanted: Manifest) -> Manifest:
     Raises:
         StoreError: with ``differing`` = ``{field: (stored, wanted)}``.
     """
-    try:
-        storage.read("manifest.json")
-    except FileNotFoundError:
+    stored = find_manifest(storage)
+    if stored is None:
         storage.write("manifest.json", wanted.model_dump_json(indent=1).encode())
         return wanted
-    stored = read_manifest(storage)
-    require_same_kind(stored, wanted, _where(storage))
+    require_same_kind(stored, wanted, str(storage.url))
     return stored
 
 
@@ -143,7 +149,3 @@ def require_same_kind(stored: Manifest, wanted: Manifest, where: str) -> None:
             path=where,
             fix="use another store_dir, or the settings that the store was begun with",
         )
-
-
-def _where(storage: "Storage") -> str:
-    return f"{storage.url}/manifest.json"

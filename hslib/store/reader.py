@@ -25,7 +25,7 @@ import numpy as np
 from hslib.errors import StoreError
 from hslib.files import TensorFile, TensorFileError
 from hslib.store.entry import Entry, JournalState, combine
-from hslib.store.manifest import read_manifest
+from hslib.store.manifest import find_manifest, read_manifest
 from hslib.store.sample_file import Fault, check_content, check_file
 from hslib.store.sizes import STORED_TOKEN_BYTES
 from hslib.store.storage import open_storage
@@ -114,11 +114,7 @@ def find_store(path: str | Path) -> "Store | None":
     Raises:
         StoreError: it can't be read.
     """
-    try:
-        open_storage(path).read("manifest.json")
-    except FileNotFoundError:
-        return None
-    return Store(path)
+    return None if find_manifest(open_storage(path)) is None else Store(path)
 
 
 class Store:
@@ -196,7 +192,7 @@ class Store:
         """
         entry = self._entry(index)
         file = self._open(entry)
-        fault = check_content(self.storage, entry, self.manifest, file)
+        fault = check_content(entry, self.manifest, file)
         if fault is not None:
             raise _not_sound(entry, f"{fault.check}: {fault.detail}")
         return self._sample(entry, file)
@@ -245,8 +241,6 @@ class Store:
     def verify(
         self,
         deep: bool = False,
-        indices: Iterable[int] | None = None,
-        workers: int = 0,
         on_checked: Callable[[int], None] = lambda _size_bytes: None,
     ) -> VerifyReport:
         """Compare files with their journal lines: only the size, or every byte (``deep``).
@@ -257,19 +251,17 @@ class Store:
         Raises:
             OSError, StoreError: a file could not be read, so its sample is neither good nor bad.
         """
-        wanted = list(self.entries if indices is None else indices)
-        stat = self.storage.survey() if indices is None else self.storage.stat
+        stat, entries = self.storage.survey(), self.entries.values()
 
-        def check(index: int) -> Fault | None:
-            entry = self.entries[index]
+        def check(entry: Entry) -> Fault | None:
             fault = check_file(self.storage, entry, self.manifest, deep, stat)
             on_checked(entry.size_bytes)
             return fault
 
-        with ThreadPoolExecutor(workers or min(8, (os.cpu_count() or 1) * 2)) as pool:
-            faults = tuple(fault for fault in pool.map(check, wanted) if fault)
-        size = sum(self.entries[index].size_bytes for index in wanted)
-        return VerifyReport(len(wanted), size, deep, faults)
+        with ThreadPoolExecutor(min(8, (os.cpu_count() or 1) * 2)) as pool:
+            faults = tuple(fault for fault in pool.map(check, entries) if fault)
+        size = sum(entry.size_bytes for entry in entries)
+        return VerifyReport(len(entries), size, deep, faults)
 
     def repair(self, report: VerifyReport) -> list[int]:
         """Move bad samples' files into ``quarantine/`` and revoke their journal lines.

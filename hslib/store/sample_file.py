@@ -19,7 +19,7 @@ class Fault:
     """How a stored sample differs from its journal line."""
 
     index: int
-    path: str
+    file: str
     check: str
     detail: str
 
@@ -67,38 +67,32 @@ def check_file(
         found = stat(entry.file)
         if found.size_bytes != entry.size_bytes:
             detail = f"{found.size_bytes} bytes, journal says {entry.size_bytes}"
-            return make_fault(storage, entry, "size", detail)
+            return Fault(entry.index, entry.file, "size", detail)
         is_replaced = bool(entry.etag and found.etag and entry.etag != found.etag)
         if not deep and not is_replaced:
             return None
-        fault = check_content(storage, entry, manifest, storage.open(entry.file))
+        fault = check_content(entry, manifest, storage.open(entry.file))
     except FileNotFoundError:
-        return make_fault(storage, entry, "exists", "the file is gone")
+        return Fault(entry.index, entry.file, "exists", "the file is gone")
     except TensorFileError as error:
-        return make_fault(storage, entry, "readable", str(error))
+        return Fault(entry.index, entry.file, "readable", str(error))
     if fault is None or not is_replaced:
         return fault
     detail = f"{fault.detail}; somebody wrote another object there (ETag {found.etag})"
-    return make_fault(storage, entry, fault.check, detail)
+    return Fault(entry.index, entry.file, fault.check, detail)
 
 
-def check_content(
-    storage: Storage, entry: Entry, manifest: Manifest, file: TensorFile
-) -> Fault | None:
+def check_content(entry: Entry, manifest: Manifest, file: TensorFile) -> Fault | None:
     """Compare every byte of an opened file with its journal line; None when they agree."""
     # the padding may differ between versions of this kit; size and checksum cover the rest
     if file.header[8:].rstrip(b" ") != sample_header(entry, manifest)[8:].rstrip(b" "):
         detail = "not the header that its journal line implies"
-        return make_fault(storage, entry, "header", detail)
+        return Fault(entry.index, entry.file, "header", detail)
     checksum = xxhash.xxh3_64_hexdigest(file.data.data)
     if checksum != entry.checksum:
         detail = f"{checksum}, journal says {entry.checksum}"
-        return make_fault(storage, entry, "checksum", detail)
+        return Fault(entry.index, entry.file, "checksum", detail)
     ids = file.arrays["input_ids"].astype("<i4")
     if xxhash.xxh3_128_hexdigest(ids.data) != entry.digest:
-        return make_fault(storage, entry, "digest", "the ids are not the ones that were filed")
+        return Fault(entry.index, entry.file, "digest", "the ids are not the ones that were filed")
     return None
-
-
-def make_fault(storage: Storage, entry: Entry, check: str, detail: str) -> Fault:
-    return Fault(entry.index, f"{storage.url}/{entry.file}", check, detail)

@@ -5,7 +5,7 @@ import secrets
 import threading
 import time
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     import xxhash
 
     from hslib.dataset import Sample
-
-
-class Captured(Protocol):
-    """The validated states of a sample, and their measured numbers."""
-
-    @property
-    def hidden_states(self) -> np.ndarray:
-        """The bits of bfloat16, uint16 [T, L, H]."""
-
-    def layer_numbers(self) -> list[dict[str, Any]]:
-        """Per state: ``finite``, ``absmax``, ``mean_l2``, ``zero_share``, ``witness``."""
 
 
 class StoreWriter:
@@ -104,7 +93,8 @@ class StoreWriter:
     def put(
         self,
         sample: "Sample",
-        captured: Captured,
+        states: np.ndarray,
+        layers: list[dict[str, Any]],
         states_hash: "xxhash.xxh3_64",
         attempts: int,
         latency_s: float,
@@ -112,7 +102,9 @@ class StoreWriter:
         """Store a validated dump and commit it; returns when both are durable.
 
         Args:
-            states_hash: the running hash over ``captured.hidden_states`` that validation made.
+            states: validated; uint16 [T, L, H], the bits of bfloat16.
+            layers: per state ``finite``, ``absmax``, ``mean_l2``, ``zero_share``, ``witness``.
+            states_hash: the running hash over ``states`` that validation made.
 
         Raises:
             OSError: the file can't be written: the disk is full, read-only or gone.
@@ -131,13 +123,13 @@ class StoreWriter:
             checksum=states_hash.hexdigest(),
             attempts=attempts,
             latency_s=round(latency_s, 6),
-            layers=captured.layer_numbers(),
+            layers=layers,
             finished_at=time.time(),
         )
         header = sample_header(draft, self.manifest)
         parts: list[bytes | memoryview] = [
             header,
-            captured.hidden_states.reshape(-1).data.cast("B"),
+            states.reshape(-1).data.cast("B"),
             tail,
         ]
         file = self.storage.sample_file(sample.index, draft.entry)

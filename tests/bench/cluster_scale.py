@@ -31,7 +31,7 @@ from hslib.dataset import Dataset, Limits
 from hslib.errors import JobError
 from hslib.job.plan import plan_job
 from hslib.job.prepare import Job, make_manifest
-from hslib.job.progress import Progress
+from hslib.job.progress import Progress, ProgressState
 from hslib.model import read_model
 from hslib.parameters import ExtractionParameters
 from hslib.server.check import ServerCheck
@@ -56,7 +56,7 @@ class StubReplica:
         return "stub"
 
     def start(self) -> ReplicaFacts:
-        return ReplicaFacts("stub", os.getpid(), "", proof_of(Path(self.model)), 4096, 1 << 40)
+        return ReplicaFacts("stub", os.getpid(), proof_of(Path(self.model)), 4096, 1 << 40)
 
     def extract(
         self, _parameters: ExtractionParameters, _manifest: Any, shard: Shard
@@ -135,7 +135,7 @@ def main() -> None:
 
 
 def measure(parameters: ExtractionParameters, cluster: Cluster) -> dict[str, Any]:
-    dataset = Dataset(parameters.dataset_file, Limits(512, 4096))
+    dataset = Dataset(parameters.dataset_source, Limits(512, 4096))
     started = time.perf_counter()
     survey = dataset.survey()
     survey_s = time.perf_counter() - started
@@ -155,12 +155,8 @@ def measure(parameters: ExtractionParameters, cluster: Cluster) -> dict[str, Any
     planned_mb = process.memory_info().rss / 1e6
     progress = Progress(
         parameters.run_path,
-        asked=plan.num_rows,
-        todo_tokens=plan.todo_tokens,
-        already_done=0,
-        rejected=0,
-        failed_before=0,
-        stored_before=0,
+        ProgressState(asked=plan.num_rows, failed=0, rejected=0, already_done=0, stored=0),
+        plan.todo_tokens,
         show=lambda _state: memory.append(process.memory_info().rss / 1e6),
     )
     run = ShardRun(cluster, job, progress)

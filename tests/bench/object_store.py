@@ -80,7 +80,7 @@ def store_with(dumps: DumpDir, writer: StoreWriter) -> Callable[[Sample], object
 
     def store(sample: Sample) -> object:
         dump = dumps.load(f"d{sample.index}")
-        return writer.put(sample, dump, validate(dump, sample, expected), 1, 0.0)
+        return writer.put(sample, *dump.captured(), validate(dump, sample, expected), 1, 0.0)
 
     return store
 

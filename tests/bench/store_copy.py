@@ -71,7 +71,7 @@ def store_all(dumps: DumpDir, samples: list[Sample], path: Path, threads: int) -
 
         def store(sample: Sample) -> None:
             dump = dumps.load(f"d{sample.index}")
-            writer.put(sample, dump, validate(dump, sample, expected), 1, 0.0)
+            writer.put(sample, *dump.captured(), validate(dump, sample, expected), 1, 0.0)
 
         list(pool.map(store, samples))
 

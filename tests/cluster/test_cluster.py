@@ -413,7 +413,7 @@ def test_a_late_replica_that_does_not_take_the_jobs_longest_row_is_refused() -> 
     found = Cluster(1, lambda _number: Mock(), is_ours=False)
     plugin, settings = PluginInfo(pid=1, plugin_version="", sglang_version="", written_at=0), None
     check = ServerCheck(plugin, settings)  # type: ignore[arg-type]
-    late = ReplicaFacts("host", 1, "", check, longest_row=100, dump_room_bytes=1)
+    late = ReplicaFacts("host", 1, check, longest_row=100, dump_room_bytes=1)
 
     def started(longest_row: int) -> ReplicaHandle:
         call, replica = ray.put(late), found.replicas[0]

@@ -7,9 +7,10 @@ from make.rows import demo_samples
 from make.stores import model_store
 
 from hslib import demo
-from hslib.drafter import misfile, train_both
-from hslib.drafter.eagle3 import Point, Settings, judge, train_drafter
+from hslib.drafter import train_both
+from hslib.drafter.eagle3 import Point, judge, train_drafter
 from hslib.drafter.experiment import next_token_accuracy
+from hslib.drafter.misfiled import misfile
 from hslib.errors import ExportError
 from hslib.export import SpecForgeFormat, SpeculatorsFormat, export_store
 from hslib.parameters import ExportParameters
@@ -32,22 +33,20 @@ def export(store: Store) -> Path:
 def test_a_drafter_learns_and_its_checkpoint_is_the_same_drafter(
     export: Path, tmp_path: Path
 ) -> None:
-    settings = Settings(num_steps=30, tokens_per_step=256)
     seen: list[Point] = []
     training = train_drafter(
-        export, export, demo.model_path(), tmp_path / "drafter", settings, seen.append
+        export, export, demo.model_path(), tmp_path / "drafter", 30, on_point=seen.append
     )
     assert tuple(seen) == training.points and training.points[-1].step == 30
     assert training.points[-1].loss < training.points[0].loss
     assert training.acceptance[0] > 0.3
     assert training.acceptance[0] >= training.acceptance[1] >= training.acceptance[2]
-    assert judge(training.checkpoint, export, settings) == pytest.approx(training.acceptance)
+    assert judge(training.checkpoint, export) == pytest.approx(training.acceptance)
 
 
 def test_an_untrained_drafter_accepts_next_to_nothing(export: Path, tmp_path: Path) -> None:
     """Negative control: what is learnt above is learnt from the data."""
-    settings = Settings(num_steps=1, tokens_per_step=64)
-    training = train_drafter(export, export, demo.model_path(), tmp_path / "d", settings)
+    training = train_drafter(export, export, demo.model_path(), tmp_path / "d", 1)
     assert training.acceptance[0] < 0.1
 
 
@@ -57,7 +56,7 @@ def test_a_folder_that_is_no_export_for_speculators_is_refused(
     export_store(store, tmp_path / "e", SpecForgeFormat(), demo.model_path())
     for folder in (tmp_path / "e", tmp_path):
         with pytest.raises(ExportError, match="no export for speculators"):
-            train_drafter(folder, folder, demo.model_path(), tmp_path / "d")
+            train_drafter(folder, folder, demo.model_path(), tmp_path / "d", 1)
 
 
 def test_a_misfiled_store_is_sound_but_holds_the_states_of_the_sample_before(

@@ -20,7 +20,7 @@ from hslib import demo
 from hslib.errors import ExportError
 from hslib.export.export import export_store
 from hslib.export.specforge import SpecForgeFormat
-from hslib.model import embedding_and_head, open_weights
+from hslib.model import read_head
 from hslib.store import Store
 
 BOUNDARIES = (2, 5, 7)
@@ -83,7 +83,7 @@ def test_files_have_the_native_names_types_and_shapes(store: Store, export: Path
 
 
 def test_specforges_targets_are_the_models_own_distribution(store: Store, export: Path) -> None:
-    head = embedding_and_head(open_weights(demo.model_path()), tied=False)[1].float()
+    head = read_head(demo.model_path())
     reference = load_reference(demo.model_path())
     for row in range(len(store)):
         raw = torch.load(export / SpecForgeFormat().file(row), weights_only=True)

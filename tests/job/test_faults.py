@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
+import pandas
 import pytest
 import torch
 from fakes.server import DROP, NO_DUMP, SAMPLES, FakeServer, assert_store_is_right, states_of
@@ -24,6 +26,7 @@ from hslib.errors import DatasetError, JobError, ParameterError, ServerError, St
 from hslib.parameters import ExtractionParameters
 from hslib.server.endpoint import Endpoint
 from hslib.server.endpoints import open_endpoints
+from hslib.stats.figures import plot_lengths
 from hslib.store import Store
 
 
@@ -547,7 +550,7 @@ def test_other_peoples_directories_in_the_dump_directory_stay(
 def test_rows_that_are_stored_and_rejected_now_are_refused(parameters: Any, tmp_path: Path) -> None:
     run(parameters())
     path = tmp_path / "rows.jsonl"
-    wanted = parameters()
+    wanted = parameters(max_rejected_share=0.2)
     lines = path.read_text().splitlines()
     lines[5] = '{"input_ids": []}'
     path.write_text("\n".join(lines[:9]))
@@ -639,15 +642,59 @@ def test_a_try_that_is_due_while_its_server_is_away_keeps_no_core_busy(
     assert turns < 120
 
 
-def test_a_dataset_that_is_not_there_is_said_before_a_server_is_started(
-    parameters: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_store_goes_on_from_the_same_rows_in_another_form(
+    parameters: Any, tmp_path: Path
 ) -> None:
-    wanted = parameters(server_url="", dump_dir="", dataset_path="nowhere.jsonl")
-    monkeypatch.setattr(
-        "hslib.server.launch.start", lambda *_: pytest.fail("a server was started for nothing")
+    run(parameters(limit=5))
+    wanted = parameters()
+    lines = (tmp_path / "rows.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "shards").mkdir()
+    for start in (0, 4, 8):
+        (tmp_path / "shards" / f"{start}.jsonl").write_bytes(b"".join(lines[start : start + 4]))
+    result = run(wanted.model_copy(update={"dataset_path": str(tmp_path / "shards")}))
+    assert (result.totals.already_done, result.totals.ok) == (5, 7)
+    rows = datasets.Dataset.from_list([json.loads(line) for line in lines])
+    rows.save_to_disk(tmp_path / "saved")
+    result = run(wanted.model_copy(update={"dataset_path": str(tmp_path / "saved")}))
+    assert (result.totals.already_done, result.totals.ok) == (12, 0)
+    assert_store_is_right(wanted.store_path)
+
+
+def test_a_job_says_what_it_rejects_and_where_its_masks_are_from(
+    parameters: Any, tmp_path: Path
+) -> None:
+    wanted = parameters(max_rejected_share=1.0)
+    rows = [
+        {"input_ids": [5, 6], "labels": [-100, 6]},
+        {"input_ids": [5, 6], "prompt_mask": [1, 0]},
+        {"input_ids": [5, 6]},
+        {"input_ids": [5, 6], "attention_mask": [0, 1]},
+        {"input_ids": [5, 6], "images": ["x.jpg"]},
+        {"input_ids": [5, 6], "images": ["y.jpg"]},
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    servers = open_endpoints(wanted)
+    job = extract.prepare(wanted, servers)
+    assert job.facts()["rejected"] == "3 (2 media, 1 padded)"
+    assert job.facts()["masks are from"] == (
+        "NOTHING: 1 rows, of which every token trains; labels: 1 rows; "
+        "prompt_mask: 1 rows (1 = the prompt, not trained)"
     )
-    with pytest.raises(DatasetError, match="there is no dataset at /"):
-        extract.open_servers(wanted)
+    assert "3 (2 media, 1 padded) rejected." in extract.run(job, servers).sentence()
+    masks = [sample.loss_mask.tolist() for sample in Store(wanted.store_path)]
+    assert masks == [[0, 1], [0, 1], [1, 1]]
+
+
+def test_a_shard_of_rejected_rows_alone_comes_to_its_end(parameters: Any, tmp_path: Path) -> None:
+    wanted = parameters(max_rejected_share=0.5, num_shards=2, shard_index=1)
+    (tmp_path / "rows.jsonl").write_text('{"input_ids": [5, 6]}\n{"input_ids": []}\n')
+    result = run(wanted)
+    assert result.is_whole and "1 (1 empty) rejected" in result.sentence()
+    store = Store(wanted.store_path)
+    assert store.verify(deep=True).clean
+    assert store.witness() is not None and store.witness_sentence()
+    lengths = pandas.DataFrame({"num_tokens": [e.num_tokens for e in store.entries.values()]})
+    assert plot_lengths(lengths, "none").axes
 
 
 def test_rows_that_are_all_rejected_end_the_job_with_the_first_ones_reason(
@@ -656,7 +703,7 @@ def test_rows_that_are_all_rejected_end_the_job_with_the_first_ones_reason(
     wanted = parameters()
     (tmp_path / "rows.jsonl").write_text('{"tokens": [1, 2]}\n{"tokens": [3]}\n')
     with pytest.raises(
-        DatasetError, match="2 rows are rejected and none is left; the first: row 0"
+        DatasetError, match="2 of 2 rows are rejected, and none is left: 2 no_ids; the first: row 0"
     ):
         run(wanted)
 

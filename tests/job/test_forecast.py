@@ -12,7 +12,7 @@ from make.rows import demo_samples, random_sample, write_rows
 from hslib import __main__ as terminal
 from hslib import demo
 from hslib.errors import ParameterError
-from hslib.job.forecast import Forecast, RequestLimits, Work
+from hslib.job.forecast import Forecast
 from hslib.job.scheduler import requests_at_once
 from hslib.parameters import ExtractionParameters
 from hslib.server.dumps import dump_bytes
@@ -22,13 +22,13 @@ from hslib.store import Store, size_words, state_bytes, stored_bytes
 ROWS, AUX, HIDDEN = 37_312, 3, 7168
 SLOW, FAST = 1_281, 2_689  # tok/s
 CASE = ["--hidden-size", "7168", "--num-layers", "61", "--layers", "3,31,59"]
-LIMITS = RequestLimits(concurrency=16, samples_per_request=8, tokens_per_request=2048)
+JOB = ExtractionParameters(concurrency=16, samples_per_request=8, tokens_per_request=2048)
 
 
 def sized(
     tokens: int = 61_000_000, rows: int = ROWS, rate: float = SLOW, **values: Any
 ) -> Forecast:
-    found = Forecast(Work(AUX + 1, HIDDEN, tokens, rows, longest=8192), LIMITS, rate)
+    found = Forecast(AUX + 1, HIDDEN, tokens, rate, JOB, rows=rows, longest=8192)
     return dataclasses.replace(found, **values)
 
 
@@ -64,7 +64,7 @@ def test_the_case_studys_rates_and_minutes_make_two_numbers_of_tokens(
     assert rate * minutes * 60 == tokens
     found = sized(tokens, rate=rate)
     assert found.hours * 60 == pytest.approx(minutes)
-    assert size_words(found.work.store_bytes) == size
+    assert size_words(found.store_bytes) == size
 
 
 def test_the_case_studys_minutes_are_its_samples_a_second() -> None:
@@ -140,14 +140,13 @@ def test_rounding_makes_no_bottleneck_of_the_store() -> None:
 
 def test_room_for_everything_that_may_lie_undelivered() -> None:
     """Workers that hold a request's dumps, as extract starts them, over the share that is used."""
-    work = sized().work
+    found = sized()
     assert requests_at_once(16) == 24
     assert requests_at_once(2) == 4, "no more are stored than are in flight"
     one = dump_bytes(8192, 8, 57_344)
-    assert LIMITS.tmpfs_bytes(work) * 0.8 == pytest.approx(24 * one)
-    short = dataclasses.replace(work, longest=100)
-    assert LIMITS.tokens(short) == 800, "eight share a request"
-    assert LIMITS.tokens(dataclasses.replace(work, longest=1500)) == 2048
+    assert found.tmpfs_bytes * 0.8 == pytest.approx(24 * one)
+    assert sized(longest=100).request_tokens == 800, "eight share a request"
+    assert sized(longest=1500).request_tokens == 2048
 
 
 @pytest.mark.parametrize(
@@ -161,7 +160,6 @@ def test_room_for_everything_that_may_lie_undelivered() -> None:
         ({"tokens": 0}, "tokens is 0"),
         ({"tokens": 100}, "do not make 100 tokens"),
         ({"rows": -1}, "negative"),
-        ({"limits": RequestLimits(0, 8, 2048)}, "concurrency is 0"),
     ],
 )
 def test_numbers_that_no_job_has_are_refused(values: dict[str, Any], message: str) -> None:
@@ -215,7 +213,7 @@ def test_rows_that_no_job_would_send_are_left_out_and_named(
     with path.open("a") as file:
         file.write(json.dumps({"id": "none"}) + "\n")
     shown = plan(capsys, *CASE, "--dataset", path, "--rate", 10)
-    assert "1 rows left out; the first: 1, the row has only: id" in shown
+    assert "1 rows left out: 1 no_ids; the first: row 1 (rows.jsonl, line 2)" in shown
     assert "50 tokens x" in shown
 
 
@@ -227,7 +225,8 @@ def test_rows_that_no_job_would_send_are_left_out_and_named(
         ([*CASE, "--tokens", "100", "--longest", "200"], "do not make 100 tokens"),
         ([*CASE[:4], "--layers", "3,62", "--tokens", "100"], "outside 1..61"),
         (["--model", "nowhere", "--tokens", "100"], "no config.json"),
-        ([*CASE, "--dataset", "nowhere.jsonl"], "can't be read"),
+        ([*CASE, "--dataset", "nowhere.jsonl"], "there is no dataset at /"),
+        ([*CASE, "--tokens", "100", "--concurrency", "0"], "parameter 'concurrency'"),
     ],
 )
 def test_what_can_not_be_planned_says_why(

@@ -159,7 +159,8 @@ def test_bad_rows_are_named_and_never_sent_and_the_others_are_stored(
         for row in BAD_ROWS.values():
             rows.write(json.dumps(row) + "\n")
         rows.write('{"input_ids": [5, 6')
-    result = run(parameters())
+    wanted = parameters(max_rejected_share=0.6)
+    result = run(wanted)
     assert sent.indices() == [s.index for s in SAMPLES]
     assert max(int(row.max()) for row in sent.rows) < 512
     assert (result.totals.ok, result.totals.rejected) == (len(SAMPLES), len(BAD_ROWS) + 1)
@@ -168,8 +169,9 @@ def test_bad_rows_are_named_and_never_sent_and_the_others_are_stored(
     rejected = {e.index: e.reason for e in journal if e.status == "rejected"}
     reasons = [*BAD_ROWS, "not_json"]
     assert [rejected[len(SAMPLES) + i].split(":")[0] for i in range(len(reasons))] == reasons
+    assert "9 (1 no_ids, 1 empty, 1 not_integers, " in result.sentence()
     assert httpx.get(f"{llama_server.url}/health").status_code == 200
-    run(parameters())
+    run(wanted)
     again = list(read_journal(parameters().store_path / "journal.jsonl"))
     assert len(again) == len(journal), "a second run repeats no line"
 
@@ -179,7 +181,10 @@ def test_strict_stops_at_the_first_bad_row_before_anything_is_sent(
 ) -> None:
     with (tmp_path / "rows.jsonl").open("a") as rows:
         rows.write('{"input_ids": []}\n')
-    with pytest.raises(DatasetError, match="row 8, empty"):
+    with pytest.raises(
+        DatasetError,
+        match="strict is set: 1 empty; the first: row 8",
+    ):
         run(parameters(strict=True))
     assert sent.rids == []
 

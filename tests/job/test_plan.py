@@ -12,6 +12,7 @@ from hslib.job.plan import (
     count_outcomes,
     in_shard,
     plan_job,
+    require_few_rejections,
     require_masks,
     require_room,
     require_unchanged,
@@ -25,7 +26,7 @@ def row(index: int, num_tokens: int = 10, digest: str = "") -> RowInfo:
 
 def survey(rows: list[RowInfo], rejected: tuple[int, ...] = (), zero_masks: int = 0) -> Survey:
     rejections = [Rejection(i, f"r{i}", "empty", "[]", "drop it") for i in rejected]
-    return Survey(rows, rejections, len(rows) + len(rejections), zero_masks, 0, "digest", 10**9)
+    return Survey(rows, rejections, len(rows) + len(rejections), zero_masks, {}, "digest", 10**9)
 
 
 def entry(row: RowInfo, status: str = "ok") -> Entry:
@@ -134,6 +135,26 @@ def test_too_many_masks_of_zeros_stop_the_job() -> None:
     require_masks(found, 0.2)
     with pytest.raises(DatasetError, match="2 of 10"):
         require_masks(found, 0.1)
+
+
+def test_too_many_rejected_rows_stop_the_job_with_their_reasons_counted() -> None:
+    found = survey([row(0)], rejected=tuple(range(1, 20)))
+    found.rejections[0] = replace(found.rejections[0], reason="padded", where="a.jsonl, line 2")
+    with pytest.raises(DatasetError) as caught:
+        require_few_rejections(found, 0.9, strict=False)
+    assert caught.value.message == (
+        "19 of 20 rows are rejected, and max_rejected_share is 0.9: 18 empty, 1 padded; "
+        "the first: row 1 (a.jsonl, line 2), padded: []"
+    )
+    assert caught.value.fix == "drop it"
+    require_few_rejections(found, 0.95, strict=False)
+    with pytest.raises(DatasetError, match=r"19 of 20 .* strict is set"):
+        require_few_rejections(found, 0.95, strict=True)
+
+
+def test_rows_that_are_all_rejected_stop_it_whatever_the_share() -> None:
+    with pytest.raises(DatasetError, match=r"2 of 2 .* none is left: 2 empty"):
+        require_few_rejections(survey([], rejected=(0, 1)), 1.0, strict=False)
 
 
 def test_a_job_that_cannot_fit_is_refused_with_what_would() -> None:

@@ -42,17 +42,8 @@ def test_a_job_that_stopped_telling_is_dead_and_not_at_work() -> None:
 
 
 def test_a_job_tells_what_is_free_where_it_writes(tmp_path: Path) -> None:
-    with Progress(
-        tmp_path,
-        asked=1,
-        todo_tokens=1,
-        already_done=0,
-        rejected=0,
-        failed_before=0,
-        stored_before=0,
-        disks={"the store": tmp_path, "gone": tmp_path / "nowhere"},
-        show=lambda _state: None,
-    ) as progress:
+    disks = {"the store": tmp_path, "gone": tmp_path / "nowhere"}
+    with Progress(tmp_path, state(), 1, disks, show=lambda _state: None) as progress:
         found = progress.snapshot().free_bytes
     space = os.statvfs(tmp_path)
     assert found["the store"] == pytest.approx(space.f_bavail * space.f_frsize, rel=0.05)

@@ -48,7 +48,7 @@ def manifest(**changes: Any) -> Manifest:
 
 
 def put(writer: StoreWriter, sample: Sample, dump: Dump, expected: Expected = EXPECTED) -> Entry:
-    return writer.put(sample, dump, validate(dump, sample, expected), 1, 0.01)
+    return writer.put(sample, *dump.captured(), validate(dump, sample, expected), 1, 0.01)
 
 
 def store_samples(
@@ -95,7 +95,7 @@ def model_store(
             states = torch.stack([by_boundary[b] for b in (*boundaries, -1)], 1).bfloat16()
             put_dump(dumps.root, "d", sample.input_ids, change(states), boundaries)
             dump = dumps.load("d")
-            writer.put(sample, dump, validate(dump, sample, expected), 1, 0.01)
+            writer.put(sample, *dump.captured(), validate(dump, sample, expected), 1, 0.01)
     return Store(path)
 
 
@@ -128,7 +128,7 @@ def write_store(path: Path, rows: Sequence[Row], boundaries: Sequence[int] = BOU
             put_dump(dumps.root, "d", sample.input_ids, states, boundaries)
             dump = dumps.load("d")
             states_hash = xxhash.xxh3_64(dump.hidden_states.data)
-            writer.put(sample, dump, states_hash, 1, 0.25)
+            writer.put(sample, *dump.captured(), states_hash, 1, 0.25)
     return Store(path)
 
 

@@ -16,7 +16,6 @@ from hslib.model.layers import (
     DIALECTS,
     apply_rule,
     auto_boundaries,
-    readings,
     sglang_rule,
     to_boundaries,
 )
@@ -64,11 +63,6 @@ def test_ids_with_two_meanings_are_an_error_that_shows_both(
     assert {tuple(found) for found in error.value.fields["readings"].values()} == meanings
     for meaning in meanings:
         assert str(list(meaning)) in str(error.value)
-
-
-def test_the_rules_of_another_sglang_are_not_guessed() -> None:
-    assert len(readings((1, 29, 57), "sglang", 61, LLAMA)) == 1
-    assert len(readings((1, 29, 57), "sglang", 61, LLAMA, sglang_version="0.5.14")) == 2
 
 
 @pytest.mark.parametrize("architecture", [KIMI, LLAMA, GPT_OSS])

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from hslib import demo
 from hslib.errors import ParameterError
-from hslib.model import Weights, embedding_and_head, open_weights
+from hslib.model import Weights, open_weights, read_head
 from hslib.model.weights import EMBEDDING, FINAL_NORM, HEAD
 
 
@@ -122,14 +122,17 @@ def test_a_published_checkpoints_embedding_norm_and_head_are_found(model: str) -
 
 
 def test_a_tied_head_is_the_embedding(tmp_path: Path) -> None:
-    save_file({"model.embed_tokens.weight": torch.ones(3, 2)}, tmp_path / "model.safetensors")
-    embedding, head = embedding_and_head(open_weights(tmp_path), tied=True)
-    assert torch.equal(embedding, head)
+    embedding = torch.ones(3, 2, dtype=torch.bfloat16)
+    save_file({"model.embed_tokens.weight": embedding}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text('{"tie_word_embeddings": true}')
+    assert torch.equal(read_head(tmp_path), embedding.float())
+    (tmp_path / "config.json").write_text('{"tie_word_embeddings": false}')
     with pytest.raises(ParameterError, match="no output head"):
-        embedding_and_head(open_weights(tmp_path), tied=False)
+        read_head(tmp_path)
 
 
-def test_the_demo_models_embedding_and_head_are_two() -> None:
-    embedding, head = embedding_and_head(open_weights(demo.model_path()), tied=False)
-    assert embedding.shape == head.shape == (768, 96)
-    assert not torch.equal(embedding, head)
+def test_the_demo_models_head_is_not_its_embedding() -> None:
+    weights, head = open_weights(demo.model_path()), read_head(demo.model_path())
+    name = weights.find(EMBEDDING)
+    assert name is not None and head.shape == (768, 96)
+    assert not torch.equal(weights.read([name])[name].float(), head)

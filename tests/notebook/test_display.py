@@ -42,7 +42,7 @@ def test_the_last_bits_of_a_sum_do_not_show() -> None:
 
 
 def test_a_long_table_scrolls_and_an_empty_one_is_words() -> None:
-    long = notebook.long_table(pd.DataFrame({"index": range(500), "x": ["<b>"] * 500}))
+    long = notebook.long_table(pd.DataFrame({"index": range(500), "x": ["<b>"] * 500}), "Nothing.")
     text = long._repr_html_()
     assert "overflow:auto" in text
     assert text.count("<tr") == 501

@@ -110,6 +110,7 @@ def test_an_attached_server_is_used_and_stays(
         dataset_path="rows.jsonl",
         server_url=llama_server.url,
         dump_dir=llama_server.dump_dir,
+        max_rejected_share=0.4,
     )
     assert processes.is_alive(llama_server)
     run = tmp_path / "my-run"
@@ -123,3 +124,4 @@ def test_an_attached_server_is_used_and_stays(
     assert (run / "figures/lengths.csv").read_text().split() == ["num_tokens", "3", "87"]
     shown = (tmp_path / "out.ipynb").read_text()
     assert "out_of_vocabulary" in shown
+    assert "1 (1 out_of_vocabulary) rejected" in shown

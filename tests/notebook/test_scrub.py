@@ -79,5 +79,5 @@ def test_short_values_of_variables_are_no_secrets() -> None:
 def test_hosts_of_urls_are_known_when_they_can_be_told_from_words() -> None:
     text = "http://kimi-head:8000 http://server:8000 https://github.com/a http://10.0.0.7/"
     assert hosts_in_urls(text) == ("10.0.0.7", "kimi-head")
-    known = Scrubber().knowing(hosts=hosts_in_urls(text))
+    known = Scrubber().knowing(hosts_in_urls(text))
     assert known.clean("kimi-head died, the server did not") == f"{HOST} died, the server did not"

@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 
 from hslib import demo
 from hslib.errors import ProbeError, RequestError
-from hslib.model import read_final_norm
+from hslib.model import read_final_norm, read_head
 from hslib.parameters import ProbeParameters
 from hslib.probe import against_reference, conclude, plan_probe, through_head
-from hslib.probe.head import HeadReading, head_of, judge_head, read_through_head
+from hslib.probe.head import HeadReading, judge_head, read_through_head
 from hslib.probe.layers import ProbeReport, compare, judge, relative_errors
 from hslib.probe.reference import load_reference as probe_reference
 from hslib.probe.run import shortest
@@ -219,7 +219,7 @@ def demo_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def head_readings(
     samples: Sequence[object], logprobs: Sequence[Sequence[float]] | None = None
 ) -> list[HeadReading]:
-    head, norm = head_of(demo.model_path()), read_final_norm(demo.model_path())
+    head, norm = read_head(demo.model_path()), read_final_norm(demo.model_path())
     return read_through_head(samples, head, norm, logprobs)  # type: ignore[arg-type]
 
 

@@ -35,18 +35,18 @@ def _warm(warm: WarmServers) -> Iterator[None]:
 
 @pytest.fixture
 def deadly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers die of a row with that token."""
+    """Servers die of a row with that token twice running."""
     monkeypatch.setenv("HS_DEADLY", str(DEADLY))
     path = os.pathsep.join((str(PLANTED), os.environ.get("PYTHONPATH", "")))
     monkeypatch.setenv("PYTHONPATH", path)
 
 
 def rows(count: int, deadly: tuple[int, ...] = ()) -> list[Sample]:
-    """Rows of which the ``deadly`` ones end with the deadly token."""
+    """Rows of which the ``deadly`` ones end with the deadly token twice."""
     found = [random_sample(i, 6 + i % 40, vocab_size=500, seed=5) for i in range(count)]
     for index in deadly:
         row = found[index]
-        ids = np.append(row.input_ids[:-1], DEADLY).astype(np.int32)
+        ids = np.append(row.input_ids[:-2], [DEADLY, DEADLY]).astype(np.int32)
         found[index] = Sample(index, row.id, ids, row.loss_mask)
     return found
 

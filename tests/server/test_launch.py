@@ -48,7 +48,7 @@ def parameters(tmp_path: Path, model_of: Callable[[str], Path]) -> Callable[...,
 def problems_of(parameters: ServerParameters) -> str:
     plan, problems = preflight.preflight(parameters)
     assert plan is None
-    assert all(problem.cure for problem in problems)
+    assert all(problem.fix for problem in problems)
     return "\n".join(map(str, problems))
 
 
@@ -60,7 +60,7 @@ def test_with_nothing_in_the_way_there_is_a_plan(parameters: Any) -> None:
     assert problems == []
     assert plan is not None
     assert plan.boundaries == (1, 3, 5)
-    assert plan.state_bytes_per_token == 4 * 64 * 2
+    assert preflight.facts(plan, problems)["bytes a token"] == "512", "4 x 64 x 2"
 
 
 def test_a_taken_port_names_the_process_that_holds_it(parameters: Any) -> None:
@@ -147,7 +147,7 @@ def test_ranks_are_set_by_parameters_not_by_extra_args(parameters: Any) -> None:
 def test_more_ranks_than_gpus_are_a_problem_and_on_a_cpu_none(parameters: Any) -> None:
     wanted, problems = parameters(tp_size=2, dp_size=2), preflight.Problems()
     for devices in (0, 4, 2):
-        interpreter = preflight.Interpreter("python", "0.5.23", "1.0.0", True, devices)
+        interpreter = preflight.Interpreter("python", "0.5.23", "1.0.0", devices)
         assert problems == []
         preflight._check_ranks(wanted, interpreter, problems)
     assert "takes 4 GPUs; 2 can be seen here" in str(problems[0])
@@ -176,13 +176,14 @@ def test_the_command_fixes_what_capture_depends_on(parameters: Any) -> None:
     assert environment["SGLANG_HS_DUMP_BOUNDARIES"] == "6"
     assert environment["SGLANG_HS_DUMP_FINAL"] == "0"
     assert environment["SGLANG_HS_DUMP_ACCEPT_UNWITNESSED"] == "1"
-    assert plan.state_bytes_per_token == 64 * 2
+    assert preflight.facts(plan, [])["bytes a token"] == "128"
 
 
 def test_nothing_to_capture_is_a_problem(parameters: Any) -> None:
     assert "nothing would be captured" in problems_of(parameters(layers="none", store_final=False))
     plan = preflight.require(parameters(layers="none"))
-    assert (plan.boundaries, plan.num_states) == ((), 1)
+    assert plan.boundaries == ()
+    assert preflight.facts(plan, [])["bytes a token"] == "128", "the final state alone"
 
 
 def test_a_graph_that_would_be_replayed_past_the_hooks_is_a_problem(parameters: Any) -> None:

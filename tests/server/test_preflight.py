@@ -18,7 +18,7 @@ from hslib.errors import ServerError
 from hslib.parameters import ServerParameters
 from hslib.server import command_line, preflight
 from hslib.server import launch as server
-from hslib.server.remote_code import TRUST_FLAG, Answer, ask_sglang, remote_files
+from hslib.server.remote_code import TRUST_FLAG, ask_sglang, remote_files
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def parameters_of(folder: Path | str, tmp_path: Path, **values: Any) -> ServerPa
 def problems_of(folder: Path, tmp_path: Path, **values: Any) -> str:
     plan, problems = preflight.preflight(parameters_of(folder, tmp_path, **values))
     assert plan is None
-    assert all(problem.cure for problem in problems)
+    assert all(problem.fix for problem in problems)
     return "\n".join(map(str, problems))
 
 
@@ -178,7 +178,7 @@ def test_code_that_sglang_does_not_need_asks_for_no_flag(folder: Path) -> None:
         json.dumps({**config, "auto_map": {"AutoConfig": "gone.Own"}})
     )
     assert remote_files(folder) == ["config.json"]
-    assert ask_sglang(sys.executable, folder).refused == ""
+    assert ask_sglang(sys.executable, folder)[0] == ""
 
 
 def test_a_folder_that_names_no_code_is_not_asked_about(
@@ -192,5 +192,5 @@ def test_a_folder_that_names_no_code_is_not_asked_about(
 
 
 def test_an_sglang_that_cannot_be_asked_refuses_nothing(folder: Path) -> None:
-    assert ask_sglang("/no/such/python", folder) == Answer("", loads_tokenizer=False)
-    assert ask_sglang("/bin/true", folder) == Answer("", loads_tokenizer=False)
+    assert ask_sglang("/no/such/python", folder) == ("", False)
+    assert ask_sglang("/bin/true", folder) == ("", False)

@@ -9,7 +9,7 @@ from make.rows import write_rows
 from make.stores import made_up_rows, write_store
 
 from hslib.errors import StoreError
-from hslib.stats.sizes import extrapolate, longest_allowed, outlook, size_facts
+from hslib.stats.sizes import Outlook, longest_allowed, outlook, size_facts
 from hslib.store import Entry, size_words
 
 # The case study, from its log and its figures: hidden 7168, 4 states in bf16.
@@ -23,7 +23,7 @@ def test_the_case_studys_two_estimates_are_explained() -> None:
     tokens_seen = 0.3e9 / CASE_BYTES_PER_TOKEN
     seen = np.random.default_rng(0).multinomial(round(tokens_seen), np.full(84, 1 / 84))
     all_tokens = round(np.mean(CASE_EXPECTED) * CASE_ROWS)
-    found = extrapolate(seen.tolist(), CASE_BYTES_PER_TOKEN, CASE_ROWS, all_tokens)
+    found = Outlook(seen.tolist(), CASE_BYTES_PER_TOKEN, CASE_ROWS, all_tokens)
     assert size_words(found.from_rows) == "133 GB"
     assert found.from_tokens is not None
     assert size_words(found.from_tokens) == "3.48 TB"
@@ -37,17 +37,17 @@ def test_the_case_studys_two_estimates_are_explained() -> None:
 
 def test_rows_that_are_no_fair_draw_are_called_so() -> None:
     lengths = np.sort(np.random.default_rng(2).lognormal(6.5, 1.0, 5000))
-    found = extrapolate(lengths[:500].tolist(), 1.0, 5000, int(lengths.sum()))
+    found = Outlook(lengths[:500].tolist(), 1.0, 5000, int(lengths.sum()))
     assert not found.agree
     assert "no fair draw" in found.sentence()
 
 
 def test_a_fair_draw_needs_no_warning() -> None:
     lengths = np.random.default_rng(3).lognormal(6.5, 1.0, 1000)
-    found = extrapolate(lengths[:400].tolist(), 1.0, 1000, int(lengths.sum()))
+    found = Outlook(lengths[:400].tolist(), 1.0, 1000, int(lengths.sum()))
     assert found.agree
     assert "Believe" not in found.sentence()
-    assert "fair draw" in extrapolate(lengths[:50].tolist(), 1.0, 1000).sentence()
+    assert "fair draw" in Outlook(lengths[:50].tolist(), 1.0, 1000).sentence()
 
 
 def test_nothing_stored_is_an_error(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_complete_store_tells_what_its_first_third_would_have_said(tmp_path: P
     store = write_store(tmp_path / "store", made_up_rows(30))
     found = outlook(store)
     assert found.sentence().startswith("The store is complete; its first third")
-    assert (found.rows_seen, found.rows) == (10, 30)
+    assert (len(found.lengths_seen), found.rows) == (10, 30)
     size = sum(entry.size_bytes for entry in store.entries.values())
     assert found.from_tokens == pytest.approx(size, rel=0.01)
 

@@ -41,7 +41,7 @@ def test_a_read_only_store_is_an_error_and_nothing_is_committed(tmp_path: Path) 
         (tmp_path / "store/samples").write_text("a file where a directory must be")
         dump = dumps.load("d")
         with pytest.raises(OSError, match="samples"):
-            writer.put(sample, dump, validate(dump, sample, EXPECTED), 1, 0.0)
+            writer.put(sample, *dump.captured(), validate(dump, sample, EXPECTED), 1, 0.0)
     assert len(Store(tmp_path / "store")) == 0
 
 

@@ -1,12 +1,13 @@
 """The reports of a run, and the page that lists them."""
 
-import html
-from collections.abc import Iterable
 from pathlib import Path
+from typing import cast
 
 from hslib.files import write_atomically
+from hslib.notebook.report.notebook_file import State
 from hslib.notebook.report.page import (
     STATE_WORDS,
+    TEMPLATES,
     Report,
     ReportError,
     read_style,
@@ -37,43 +38,19 @@ def write_reports(path: Path) -> list[Report]:
 
 def write_index(folder: Path) -> Path:
     """``index.html`` of all reports in a directory; state and verdict are read from each."""
+    import jinja2
     from bs4 import BeautifulSoup
 
-    rows = []
+    reports = []
     for file in sorted(folder.glob("*.html")):
         page = BeautifulSoup(file.read_text(encoding="utf-8"), "html.parser")
-        found = {
-            name: str(tag["content"])
-            for name in ("hslib-state", "hslib-verdict")
-            if (tag := page.find("meta", {"name": name}))
-        }
-        if "hslib-state" in found:
+        metas = {str(tag.get("name")): str(tag.get("content")) for tag in page.find_all("meta")}
+        if "hslib-state" in metas:
             title = page.title.get_text() if page.title else file.stem
-            rows.append(_index_row(file.name, title, found["hslib-state"], found["hslib-verdict"]))
+            state, verdict = cast(State, metas["hslib-state"]), metas["hslib-verdict"]
+            reports.append(Report(file, title, state, verdict))
+    template = jinja2.Template((TEMPLATES / "report/run.html.j2").read_text())
+    text = template.render(reports=reports, words=STATE_WORDS, style=read_style())
     path = folder / "index.html"
-    write_atomically(path, _index_page(rows).encode())
+    write_atomically(path, text.encode())
     return path
-
-
-def _index_row(name: str, title: str, state: str, verdict: str) -> str:
-    words = STATE_WORDS.get(state, state)
-    return (
-        f'<tr><th><a class="report" href="{html.escape(name)}">{html.escape(title)}</a></th>'
-        f'<td class="{html.escape(state)}">{words}</td>'
-        f'<td class="words">{html.escape(verdict)}</td></tr>'
-    )
-
-
-def _index_page(rows: Iterable[str]) -> str:
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Reports of this run</title>\n<style>\n{read_style()}</style>\n</head>\n<body>\n"
-        '<input type="checkbox" id="other-theme">'
-        '<label for="other-theme" title="light or dark">◐</label>\n'
-        '<div class="page" style="grid-template-columns: minmax(0, 1fr)"><main>\n'
-        '<h1>Reports of this run</h1>\n<table class="facts">\n'
-        "<thead><tr><th>report</th><th>state</th><th>verdict</th></tr></thead>\n<tbody>\n"
-        + "\n".join(rows)
-        + "\n</tbody>\n</table>\n</main></div>\n</body>\n</html>\n"
-    )

@@ -6,7 +6,6 @@ A notebook that failed or was cut off becomes a report too, with the error and i
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ from typing import Any
 from hslib.errors import HslibError
 from hslib.files import write_atomically
 from hslib.notebook.report.notebook_file import (
-    Heading,
-    Parameter,
     State,
     headings,
     parameters_of,
@@ -26,7 +23,7 @@ from hslib.notebook.report.notebook_file import (
 )
 from hslib.notebook.report.scrub import Scrubber, hosts_in_urls
 
-_TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES = Path(__file__).parent / "templates"
 _PACKAGES = ("hslib", "sglang", "torch", "transformers", "numpy", "pandas", "matplotlib")
 STATE_WORDS: dict[str, str] = {
     "ok": "Ran to the end",
@@ -53,20 +50,6 @@ class Report:
         return self.state == "ok"
 
 
-@dataclass(frozen=True)
-class _Content:
-    """What the template shows around the cells."""
-
-    title: str
-    state: State
-    words: str
-    verdict: str
-    failed_cell: int
-    headings: Sequence[Heading]
-    parameters: Sequence[Parameter]
-    versions: dict[str, str]
-
-
 def write_report(
     notebook: Path, target: Path | None = None, scrubber: Scrubber | None = None
 ) -> Report:
@@ -77,14 +60,13 @@ def write_report(
     """
     nb = _read(notebook)
     words = json.dumps(nb)
-    known = (scrubber or Scrubber.of_this_machine()).knowing(hosts=hosts_in_urls(words))
+    known = (scrubber or Scrubber.of_this_machine()).knowing(hosts_in_urls(words))
     nb = _scrubbed(nb, known)
-    content = _content(nb, notebook.stem)
-    page = _render(without_code(nb), content)
     path = target or notebook.with_suffix(".html")
+    report = Report(path, title_of(nb) or notebook.stem, state_of(nb)[0], verdict_of(nb))
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, page.encode())
-    return Report(path, content.title, content.state, content.verdict)
+    write_atomically(path, _render(nb, report).encode())
+    return report
 
 
 def _read(notebook: Path) -> Any:
@@ -159,20 +141,6 @@ def _plain(text: str) -> str:
     return _ANSI.sub("", text)
 
 
-def _content(nb: Any, name: str) -> _Content:
-    state, failed_cell = state_of(nb)
-    return _Content(
-        title=title_of(nb) or name,
-        state=state,
-        words=STATE_WORDS[state],
-        verdict=verdict_of(nb),
-        failed_cell=failed_cell,
-        headings=headings(nb),
-        parameters=parameters_of(nb),
-        versions=_versions(nb),
-    )
-
-
 def _versions(nb: Any) -> dict[str, str]:
     """Of the kernel's Python, and of the packages installed where the report is made."""
     from importlib import metadata
@@ -188,21 +156,28 @@ def _versions(nb: Any) -> dict[str, str]:
 
 def read_style() -> str:
     """The style sheet of reports and their index."""
-    return (_TEMPLATES / "report/style.css").read_text()
+    return (TEMPLATES / "report/style.css").read_text()
 
 
-def _render(nb: Any, content: _Content) -> str:
+def _render(nb: Any, report: Report) -> str:
     from nbconvert import HTMLExporter
 
     exporter = HTMLExporter(
         template_name="report",
-        extra_template_basedirs=[str(_TEMPLATES)],
+        extra_template_basedirs=[str(TEMPLATES)],
         exclude_input_prompt=True,
         exclude_output_prompt=True,
         anchor_link_text="",  # headings keep their ids, for the contents list
         embed_images=True,
     )
-    page, _ = exporter.from_notebook_node(
-        nb, resources={"hslib_report": content, "hslib_style": read_style()}
-    )
+    around = {  # what the template shows around the cells
+        "report": report,
+        "words": STATE_WORDS[report.state],
+        "failed_cell": state_of(nb)[1],
+        "headings": headings(nb),
+        "parameters": parameters_of(nb),
+        "versions": _versions(nb),
+        "style": read_style(),
+    }
+    page, _ = exporter.from_notebook_node(without_code(nb), resources={"hslib": around})
     return str(page)

@@ -92,9 +92,9 @@ class Scrubber:
             tuple(home for home in homes if len(home) > 1),
         )
 
-    def knowing(self, *, hosts: tuple[str, ...] = (), secrets: tuple[str, ...] = ()) -> "Scrubber":
-        """The same with more words to take out."""
-        return Scrubber(self.secrets + secrets, self.hosts + hosts, self.homes)
+    def knowing(self, hosts: tuple[str, ...]) -> "Scrubber":
+        """The same with more hosts to take out."""
+        return Scrubber(self.secrets, self.hosts + hosts, self.homes)
 
     def clean(self, text: str) -> str:
         """Plain text or HTML without them."""

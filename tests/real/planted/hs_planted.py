@@ -1,7 +1,7 @@
 """SGLang plugin of the tests: breaks what the hooks of hs_dump keep, as a faulty capture would.
 
 ``HS_PLANTED`` names a file; the fault that it names is in force from the next pass on.
-``HS_DEADLY=7`` ends the server, all its processes, in a pass with token 7. With
+``HS_DEADLY=7`` ends the server, all its processes, in a pass with token 7 twice running. With
 ``HS_UNWITNESSED=1`` nothing is read and nothing compared: what the witness costs is the difference.
 With ``HS_CACHED=1`` the plugin does not switch SGLang's prefix cache off.
 """
@@ -56,13 +56,14 @@ def silence() -> None:
 
 
 def die(token: int) -> None:
-    """As a row does that a kernel crashes on."""
+    """As a row does that a kernel crashes on; a canary's random ids hardly ever have it twice."""
     from hs_dump.capture import Capture
 
     begin = Capture.begin
 
     def deadly(self: Any, batch: Any) -> None:
-        if bool((batch.input_ids == token).any()):
+        found = batch.input_ids == token
+        if bool((found[1:] & found[:-1]).any()):
             os.killpg(os.getpgrp(), signal.SIGKILL)
         begin(self, batch)
 

@@ -1,0 +1,232 @@
+"""A file of rows whose answers the served model gave, with its manifest; resumable.
+
+Until ``OUT`` is whole, ``OUT.answers`` has a line for each conversation that was answered.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from hslib.answers.journal import AnswerJournal, Outcome
+from hslib.answers.regenerate import AnswerProgress, AnswerSettings, Asked, Regeneration
+from hslib.answers.servers import served
+from hslib.answers.turns import questions
+from hslib.dataset import Rejection, read_rows
+from hslib.errors import HslibError, JobError, ServerError
+from hslib.files import Lock, explained
+from hslib.model import read_model
+from hslib.parameters import RowsParameters
+from hslib.rows import (
+    Chat,
+    Conversation,
+    Counts,
+    Manifest,
+    Recipe,
+    Row,
+    load_chat,
+    make_file,
+    making,
+    read_conversation,
+)
+from hslib.rows.chunk import CHUNK, cut, digest_of, packed_chunk
+from hslib.rows.passages import spelled_special
+from hslib.server import ServerClient
+
+
+def make_rows(
+    parameters: RowsParameters, show: Callable[[str], None] = lambda _line: None
+) -> Manifest:
+    """The file of rows that notebook 00's parameters ask for, of the data's answers or anew.
+
+    Args:
+        show: called with each new line of progress.
+
+    Raises:
+        HslibError: see :func:`hslib.rows.make_file` and :func:`answer_file`.
+    """
+    source, out, recipe = parameters.source, parameters.out_file, parameters.recipe
+    if not parameters.regenerate:
+        return make_file(source, out, recipe, parameters.workers, lambda c: show(c.line()))
+    with served(parameters, show) as servers:
+        limit = min(server.settings().max_req_input_len for server in servers)
+        settings = AnswerSettings(
+            temperature=parameters.temperature,
+            max_answer_tokens=parameters.max_answer_tokens,
+            max_tokens=min(parameters.max_tokens or limit, limit),
+            samples=parameters.samples,
+            keep_cut=parameters.cut_answers == "keep",
+            concurrency=parameters.concurrency,
+        )
+        return answer_file(source, out, recipe, settings, servers, lambda p: show(p.line()))
+
+
+def answer_file(
+    source: str | Path,
+    out: str | Path,
+    recipe: Recipe,
+    settings: AnswerSettings,
+    servers: Sequence[ServerClient],
+    on_progress: Callable[[AnswerProgress], None] = lambda _progress: None,
+) -> Manifest:
+    """Let the served model answer every conversation of ``source``, or go on with what was begun.
+
+    Args:
+        out: ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` or ``.parquet``.
+        servers: all serve ``recipe.model``.
+
+    Raises:
+        DatasetError, ParameterError: as :func:`hslib.rows.make_file`.
+        ServerError: a server serves another model.
+        JobError: ``out`` was begun otherwise; or conversations failed, or an interrupt ended it:
+            what is answered is kept, and a rerun goes on.
+    """
+    files, chat = making.Files.of(out), load_chat(recipe)
+    asked = making.begun_manifest(chat, str(source))
+    asked = msgspec.structs.replace(
+        asked, recipe={**asked.recipe, "regenerated": settings.of_the_answers()}
+    )
+    files.out.parent.mkdir(parents=True, exist_ok=True)
+    journal_path = files.beside(".answers")
+    with (
+        Lock(files.beside(".lock"), "the file of rows"),
+        explained(JobError, "the rows can't be written", files.out),
+    ):
+        if files.out.exists():
+            return making.made_before(files, asked)
+        for server in servers:
+            _require_model(server, recipe.model)
+        digests: list[str] = []
+        with AnswerJournal(journal_path, msgspec.json.encode(asked)) as journal:
+            before = msgspec.json.decode(journal.begun_with, type=Manifest)
+            making.require_same(files, before, asked)
+            work = Regeneration(chat, servers, settings, journal, on_progress)
+            _require_whole(work.run(_conversations(source, chat, digests)))
+            last_only = recipe.train_on == "last"
+            counts, answers = _write(files, journal.outcomes(), last_only)
+        asked = msgspec.structs.replace(
+            asked,
+            counts=counts,
+            answers=answers,
+            source_digest=making.source_digest_of(digests),
+        )
+        manifest = making.write_manifest(files, asked)
+        for path in (journal_path, files.beside(".lock")):
+            path.unlink(missing_ok=True)
+    return manifest
+
+
+def _require_model(server: ServerClient, folder: Path) -> None:
+    served = Path(server.settings().model_path)
+    if served == folder:
+        return
+    try:
+        is_same = read_model(served).config_hash == read_model(folder).config_hash
+    except HslibError:
+        is_same = False
+    if not is_same:
+        raise ServerError(
+            f"the server at {server.url} serves another model",
+            expected=str(folder),
+            got=str(served),
+            fix="set model_path to what it serves, or leave server_url empty",
+        )
+
+
+def _conversations(source: str | Path, chat: Chat, digests: list[str]) -> Iterator[Asked]:
+    """What is to be answered; appends the digest of every chunk of the source."""
+    for raw in cut(iter(read_rows(source, columns=None))):
+        digests.append(digest_of(raw))
+        for index, row in raw:
+            digest = digest_of([(index, row)])
+            found = row if isinstance(row, Rejection) else read_conversation(index, row, False)
+            if not isinstance(found, Rejection):
+                found = _askable(chat, found.with_system(chat.recipe.system_prompt))
+            yield Asked(found, digest)
+
+
+def _askable(chat: Chat, conversation: Conversation) -> Conversation | Rejection:
+    def reject(reason: str, detail: str, fix: str) -> Rejection:
+        return Rejection(conversation.index, conversation.id, reason, detail, fix)
+
+    asked = list(questions(conversation.messages))
+    if not asked:
+        return reject("no_question", "no message is the user's", "drop the row")
+    spelled = spelled_special(chat, [*asked, *conversation.tools])
+    if spelled:
+        return reject(
+            "special_in_text",
+            f"a message spells {spelled}, which becomes the token itself",
+            'take it out of the text, or set special_in_text to "allow"',
+        )
+    return conversation
+
+
+def _require_whole(progress: AnswerProgress) -> None:
+    if progress.failed:
+        index, reason = next(iter(progress.failed.items()))
+        raise JobError(
+            f"{len(progress.failed)} conversations are not answered; the first, row {index}: "
+            f"{reason}",
+            indices=sorted(progress.failed)[:20],
+            fix="look at the server's log; run again to ask these again",
+        )
+    if progress.interrupted:
+        raise JobError(
+            f"interrupted: {progress.done_before + progress.done} conversations are answered",
+            fix="run again to go on",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class GeneratedRow(Row):
+    """``num_cut``: answers in it that came to their longest length."""
+
+    num_cut: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**super().as_dict(), "num_cut": self.num_cut}
+
+
+def items_of(outcome: Outcome, last_only: bool) -> list[GeneratedRow | Rejection]:
+    """The rows of an outcome, or its rejection. Several rows are numbered in their ids.
+
+    Args:
+        last_only: only the last answer trains.
+    """
+    if not outcome.rows:
+        return [Rejection(outcome.index, outcome.id, outcome.reason, outcome.detail, outcome.fix)]
+    rows = outcome.rows[-1:] if last_only else outcome.rows
+    found: list[GeneratedRow | Rejection] = []
+    for number, row in enumerate(rows):
+        mask = np.asarray(row.loss_mask, np.uint8)
+        if last_only:
+            mask[: len(mask) - row.last_answer] = 0
+        turn = number if len(rows) > 1 else None
+        row_id = outcome.id if turn is None else f"{outcome.id}:{turn}"
+        ids = np.asarray(row.input_ids, "<i4")
+        found.append(GeneratedRow(outcome.index, row_id, turn, ids, mask, row.num_cut))
+    return found
+
+
+def _write(
+    files: making.Files, outcomes: Iterator[Outcome], last_only: bool
+) -> tuple[Counts, dict[str, Any]]:
+    """Write rows and rejections, and count; the rows appear when they are whole."""
+    counts, ended_early, num_cut = Counts(), Counter[str](), 0
+    with files.partial.open("wb") as rows, files.rejected.open("wb") as rejected:
+        while group := list(islice(outcomes, CHUNK)):
+            items = [item for outcome in group for item in items_of(outcome, last_only)]
+            chunk = packed_chunk("", len(group), items, files.out.suffix)
+            rows.write(chunk.lines)
+            rejected.write(chunk.rejected)
+            counts += chunk.counts
+            ended_early.update(o.reason for o in group if o.rows and o.reason)
+            num_cut += sum(row.num_cut for outcome in group for row in outcome.rows)
+    making.appear(files)
+    return counts, {"answers_cut": num_cut, "ended_early": dict(ended_early)}

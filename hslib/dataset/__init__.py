@@ -1,0 +1,23 @@
+"""The rows of a dataset: samples fit to be extracted, and rejections with their reasons."""
+
+from hslib.dataset.dataset import Dataset
+from hslib.dataset.files import sniff
+from hslib.dataset.mask import is_inverted
+from hslib.dataset.row_check import check_row
+from hslib.dataset.sample import Limits, Rejection, RowInfo, Sample, Survey, count_reasons
+from hslib.dataset.sources import absolute_source, read_rows
+
+__all__ = [
+    "absolute_source",
+    "check_row",
+    "count_reasons",
+    "Dataset",
+    "is_inverted",
+    "Limits",
+    "read_rows",
+    "Rejection",
+    "RowInfo",
+    "Sample",
+    "sniff",
+    "Survey",
+]

@@ -1,0 +1,95 @@
+"""What needs no server is said before one is started."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hslib import extract
+from hslib.errors import DatasetError, ParameterError
+from hslib.job import check_inputs, inputs
+from hslib.parameters import ExtractionParameters
+
+GOOD = {"input_ids": [4, 5, 6], "loss_mask": [0, 1, 1]}
+Job = Callable[..., ExtractionParameters]
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """A job for a server of its own (the demo's) on rows that are written now."""
+    monkeypatch.setattr(
+        "hslib.server.launch.start", lambda *_: pytest.fail("a server was started for nothing")
+    )
+
+    def make(*rows: dict[str, Any], **values: Any) -> ExtractionParameters:
+        path = tmp_path / "rows.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        defaults = {"run_dir": str(tmp_path / "run"), "dataset_path": str(path)}
+        return ExtractionParameters.from_values({**defaults, **values})
+
+    return make
+
+
+def said(wanted: ExtractionParameters) -> str:
+    with pytest.raises((DatasetError, ParameterError)) as caught:
+        extract.open_servers(wanted)
+    return str(caught.value)
+
+
+def test_good_rows_pass_with_and_without_a_known_model(job: Job) -> None:
+    check_inputs(job(GOOD))
+    check_inputs(job({**GOOD, "input_ids": [9999, 5, 6]}, server_url="http://127.0.0.1:1"))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"dataset_path": "nowhere.jsonl"}, "there is no dataset at /"),
+        ({"dataset_path": "hf:a:b:c:d"}, "no dataset of the hub"),
+        ({"model_path": "nowhere"}, "nowhere"),
+        ({"mask_column": "los_mask"}, "2 no_mask; the first: row 0 (rows.jsonl, line 1)"),
+    ],
+)
+def test_what_is_mistyped_is_named(job: Job, values: dict[str, Any], message: str) -> None:
+    assert message in said(job(GOOD, GOOD, **values))
+
+
+def test_conversations_are_sent_to_where_rows_are_made(job: Job) -> None:
+    chat = {"messages": [{"role": "user", "content": "hi"}]}
+    assert "python -m hslib rows" in said(job(chat, chat))
+
+
+def test_ids_out_of_the_models_vocabulary_are_seen(job: Job) -> None:
+    assert "1 out_of_vocabulary" in said(job(*[GOOD] * 3, {"input_ids": [768]}))
+
+
+def test_placeholders_of_the_models_config_are_seen(job: Job, tmp_path: Path) -> None:
+    config = {"num_hidden_layers": 2, "hidden_size": 8, "vocab_size": 9, "image_token_id": 5}
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text(json.dumps({**config, "model_type": "qwen3"}))
+    (tmp_path / "m" / "model.safetensors").write_bytes(b"x")
+    assert "id 5 at position 1 is the model's image_token_id" in said(
+        job(GOOD, model_path=str(tmp_path / "m"))
+    )
+
+
+def test_too_many_rejections_or_zero_masks_in_a_small_dataset_are_seen(job: Job) -> None:
+    padded = {**GOOD, "attention_mask": [0, 1, 1]}
+    assert "3 of 4 rows are rejected" in said(job(GOOD, *[padded] * 3))
+    assert "2 of 3 rows have a mask of zeros" in said(
+        job(GOOD, *[{**GOOD, "loss_mask": [0] * 3}] * 2)
+    )
+    check_inputs(job(GOOD, *[padded] * 3, max_rejected_share=0.75))
+
+
+def test_of_a_large_dataset_the_first_rows_are_read(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "_ROWS", 3)
+    check_inputs(job(GOOD, *[{"input_ids": []}] * 9))
+    assert "strict is set: 2 empty" in said(job(GOOD, *[{"input_ids": []}] * 9, strict=True))
+    assert "none of the first 3 rows can be extracted: 3 empty" in said(
+        job(*[{"input_ids": []}] * 3, GOOD)
+    )
