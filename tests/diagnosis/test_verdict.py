@@ -9,10 +9,9 @@ from make.logs import CAUSES, edited, lengths, observed
 from hslib import demo
 from hslib.diagnosis import diagnose_counts, read_any
 from hslib.diagnosis.catalogue import CATALOGUE
-from hslib.diagnosis.filing.alignment import UNALIGNED, Alignment, Segment
+from hslib.diagnosis.filing.alignment import UNALIGNED
 from hslib.diagnosis.filing.finding import ranges
 from hslib.diagnosis.filing.observations import UNKNOWN, observe
-from hslib.diagnosis.filing.shifts import Filing, shift_findings
 from hslib.diagnosis.rows import Rows
 
 CASES = 12
@@ -30,13 +29,15 @@ def test_the_case_study_is_synchronisation_and_not_the_tokenizer() -> None:
     assert (shift.code, foreign.code) == ("shift", "foreign")
     assert shift.samples.tolist() == [81, 82, 83, 84, 86, 87]
     assert foreign.samples.tolist() == [85]
-    assert found.filing.holds.tolist() == [78, 79, 80, 81, UNALIGNED, 82, 83]
+    unseen = [UNALIGNED] * 3  # what samples 78 to 80 expected is not in the log
+    assert found.filing.holds.tolist() == [*unseen, 81, UNALIGNED, 82, 83]
     assert shift.chance is not None and shift.chance < 1e-5
     text = "\n".join(found.verdict.sentences())
     assert "SYNCHRONISATION, not the tokenizer: 7 of 7" in text
-    assert "lag 3: 81-84 hold 78-81 (1 agree, 3 not in the log)" in text
-    assert "lag 4, after a foreign 1-token dump at 85: 86-87 hold 82-83 (2 agree)" in text
-    assert "By chance: less than one in 100,000" in text or "one in 1,000,000" in text
+    assert "lag 3 at 81-84 (1 of 4 agree, 3 can't be seen in the log, for example 84 hol" in text
+    assert "lag 4 at 86-87 after a foreign 1-token dump at 85 (2 of 2 agree" in text
+    assert "The owner of 3 is undecided" in text
+    assert "By chance: less than one in " in text
     assert "delete the files of these samples" in text
     assert "03_extraction.ipynb" in text
 
@@ -89,8 +90,9 @@ def test_five_thousand_samples_with_noise_are_a_shift_with_foreign_dumps(kind: s
     true = np.flatnonzero(made.foreign)
     assert np.isin(true, foreign.samples).mean() > 0.8
     assert np.isin(foreign.samples, true).mean() > 0.8
-    known = made.sources >= 0
-    assert (found.filing.holds[known] == made.sources[known]).mean() > 0.9
+    named = (made.sources >= 0) & (found.filing.holds != UNALIGNED)
+    assert (found.filing.holds[named] == made.sources[named]).all()
+    assert named.mean() > 0.3  # the others' lengths are those of many samples
 
 
 def test_a_shift_and_a_frame_in_one_log_are_a_mix() -> None:
@@ -142,9 +144,9 @@ def test_a_journal_of_a_sound_job_has_nothing_to_cure() -> None:
     assert verdict.main == "none"
     assert verdict.sentences() == ["All 5 compared samples agree; nothing to cure."]
     empty = diagnose_counts(observe([], [], [], "empty")).verdict
-    assert "No sample can be compared" in empty.sentences()[0]
+    assert "NOTHING TO COMPARE" in empty.sentences()[0]
     silent = diagnose_counts(observe([0, 1], [3, 4], [UNKNOWN, UNKNOWN], "silent")).verdict
-    assert "No sample can be compared" in silent.sentences()[0]
+    assert "NOTHING TO COMPARE" in silent.sentences()[0]
 
 
 @pytest.mark.parametrize(
@@ -157,13 +159,3 @@ def test_ranges_are_short(samples: list[int], words: str) -> None:
 
 def test_many_ranges_are_cut_with_their_count() -> None:
     assert ranges(list(range(0, 40, 2)), shown=2) == "0, 2, ... (20 in all)"
-
-
-def test_a_foreign_dump_in_the_middle_of_a_shift_is_left_out_of_the_samples_that_hold() -> None:
-    seen = observe(range(10, 14), [5, 6, 7, 8], [4, 5, 1, 7], "log")
-    foreign = np.array([False, False, True, False])
-    lags = np.ones(4, np.int32)
-    alignment = Alignment(lags, (Segment(0, 4, 1, agreeing=3, differing=1),), 99)
-    filing = Filing(alignment, seen.indices - 1, ~foreign, foreign, by_ids=False)
-    shift, _ = shift_findings(seen, filing)
-    assert "lag 1: 10-11, 13 hold 9-10, 12 (3 agree)" in shift.evidence
