@@ -89,10 +89,12 @@ def pair_table(compared: Sequence[Compared]) -> "pandas.DataFrame":
             "expected": pair.expected.name,
             "got": pair.got.name,
             "rows": len(pair.comparisons),
+            "left out": len(pair.left_out),
             "equal ids": len(pair.comparisons) - len(pair.differing),
             "equal count, other ids": pair.equal_counts,
             "causes": ", ".join(f"{c} {len(r)}" for c, r in pair.by_cause.items()) or "-",
         }
         for pair in compared
     ]
-    return pandas.DataFrame(lines).set_index("expected")
+    columns = ["expected", "got", "rows", "left out", "equal ids", "equal count, other ids"]
+    return pandas.DataFrame(lines, columns=[*columns, "causes"]).set_index("expected")

@@ -150,8 +150,9 @@ def _text(at: int, content: Any) -> str:
         raise _RowError(
             "media", f"message {at} has a part of type {other!r}", "only text can be sent"
         )
-    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
-    if not all(isinstance(text, str) for text in texts) or not isinstance(content, list):
+    given = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    texts = [text for text in given if isinstance(text, str)]
+    if len(texts) < len(given) or not isinstance(content, list):
         raise _RowError("not_text", f"message {at} has content {_show(content)}", "write a string")
     if len(texts) > 1:
         raise _RowError(

@@ -140,7 +140,7 @@ def test_the_terminal_prints_the_verdict(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["diagnose", str(demo.case_study_path())]) == 1
     printed = capsys.readouterr().out
     assert "SYNCHRONISATION, not the tokenizer" in printed
-    assert "TOKENS" not in printed
+    assert "TOKENS NOT COMPARED: dataset_path and tokenizer_path not known" in printed
 
 
 def test_the_terminal_compares_tokens_when_a_tokenizer_is_named(
@@ -148,14 +148,19 @@ def test_the_terminal_compares_tokens_when_a_tokenizer_is_named(
 ) -> None:
     (tmp_path / "x.log").write_text("sample 0: got 5 tokens, expected 5\n")
     arguments = ["diagnose", str(tmp_path / "x.log"), "--tokenizer", str(demo.model_path())]
-    assert main([*arguments, "--sample-limit", "9"]) == 0
-    assert "TOKENS AGREE: all 9 rows" in capsys.readouterr().out
+    assert main([*arguments, "--sample-limit", "9"]) == 1
+    assert "TOKENS NOT COMPARED: dataset_path not known" in capsys.readouterr().out
     rows = [json.loads(line) for line in demo.dataset_path().read_text().splitlines()[:3]]
     rows[1]["input_ids"] = rows[1]["input_ids"][:-4]
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "x.log").write_text("sample 0: got 20 tokens, expected 20\n")
+    assert len(rows[0]["input_ids"]) == 20
     assert main([*arguments, "--dataset", str(data)]) == 1
-    assert "truncated: 1 rows" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "truncated: 1 row:" in printed
+    assert "row 1 (line 2): got stops" in printed or "row 1 (line 2): expected stops" in printed
+    assert "at position " in printed
 
 
 def test_the_terminal_says_what_cannot_be_read(
