@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from make.stores import model_store
 
@@ -183,7 +184,7 @@ def test_a_tokenizer_file_of_a_newer_library_is_called_that(tmp_path: Path) -> N
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     tokenizer["model"] = {"type": "OfTomorrow", "vocab": {}}
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(DatasetError, match="a newer library wrote tokenizer.json"):
+    with pytest.raises(DatasetError, match="a newer library wrote"):
         load_vocabulary(folder)
 
 
