@@ -1,6 +1,7 @@
 """From lengths to causes: the case study's verdict, thirteen causes told apart, and mixes."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ from hslib import demo
 from hslib.diagnosis import diagnose_counts, read_any
 from hslib.diagnosis.catalogue import CATALOGUE
 from hslib.diagnosis.filing.alignment import UNALIGNED
-from hslib.diagnosis.filing.finding import ranges
+from hslib.diagnosis.filing.finding import Finding, ranges
 from hslib.diagnosis.filing.observations import UNKNOWN, observe
+from hslib.diagnosis.filing.verdict import verdict_of
 from hslib.diagnosis.rows import Rows
 
 CASES = 12
@@ -159,3 +161,51 @@ def test_ranges_are_short(samples: list[int], words: str) -> None:
 
 def test_many_ranges_are_cut_with_their_count() -> None:
     assert ranges(list(range(0, 40, 2)), shown=2) == "0, 2, ... (20 in all)"
+
+
+def test_a_log_of_another_dataset_is_called_that_and_read_without_it() -> None:
+    rng = np.random.default_rng(12)
+    expected = lengths(rng, 60)
+    other = [np.full(n, 1) for n in lengths(rng, 60)]
+    seen = observe(range(60), expected, np.roll(expected, 2), "log")
+    verdict = diagnose_counts(seen, rows_of(other)).verdict
+    assert verdict.main == "shift"
+    assert verdict.codes[-1] == "other_dataset"
+    first = verdict.sentences()[0]
+    assert first == "THIS LOG IS NOT OF THIS DATASET, which is left out of what follows."
+    own = diagnose_counts(seen, rows_of([np.full(n, 1) for n in expected])).verdict
+    assert "other_dataset" not in own.codes
+    few = rows_of(other[:5])
+    assert (
+        "the dataset has no row"
+        in diagnose_counts(observe(range(10, 60), expected[10:], expected[10:], "log"), few)
+        .verdict.findings[0]
+        .evidence
+    )
+
+
+def test_the_headline_follows_the_majority() -> None:
+    samples = np.arange(7)
+    seen = observe(samples, [9] * 7, [5] * 7, "log")
+    few, many = Finding("foreign", samples[:1], "x"), Finding("unknown", samples[1:], "y")
+    verdict = verdict_of([few, many], seen)
+    assert verdict.main == "unknown"
+    assert verdict.sentences()[0] == (
+        "UNKNOWN: 7 of 7 compared samples differ, 1 of them explained by synchronisation."
+    )
+    turned = verdict_of(
+        [replace(few, samples=samples[1:]), replace(many, samples=samples[:1])], seen
+    )
+    assert turned.sentences()[0] == (
+        "SYNCHRONISATION, not the tokenizer: 7 of 7 compared samples differ, 1 of them unexplained."
+    )
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_sorted_lengths_that_are_shifted_are_no_tokenizer(step: int) -> None:
+    """All that differ do so by one token; so would those of a shift."""
+    expected = np.sort(np.random.default_rng(13).integers(20, 60, 500))[::step]
+    got = np.concatenate([expected[:1], expected[:-1]])
+    where = np.flatnonzero(got != expected)
+    seen = observe(where, expected[where], got[where], "log", only_mismatches=True)
+    assert "tokenizer" not in diagnose_counts(seen).verdict.by_kind

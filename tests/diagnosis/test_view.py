@@ -170,6 +170,14 @@ def test_the_terminal_says_what_cannot_be_read(
     assert "no log, journal, store or dump directory" in capsys.readouterr().err
 
 
+def test_nothing_to_compare_is_no_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.log").write_text("Loaded 9 samples\nServer is ready!\n")
+    assert main(["diagnose", str(tmp_path / "x.log")]) == 1
+    assert "NOTHING TO COMPARE" in capsys.readouterr().out
+
+
 def test_metrics_are_numbers_and_names() -> None:
     values = diagnosis.metrics(found_in(), [ROWS])
     assert values["diagnosis"] == "shift"

@@ -23,10 +23,7 @@ from hslib.diagnosis.rows import Rows
 _MIX_SHARE = 0.05  # a cause with a smaller share does not make a mix
 _MISFIT_SHARE = 0.1  # of expected lengths that differ from the dataset's: it is another one
 _SHOWN = 3
-_SHARES = {
-    "unknown": "of them are unexplained",
-    "synchronisation": "of them are explained by synchronisation",
-}
+_EXPLAINED = {"unknown": "unexplained", "synchronisation": "explained by synchronisation"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,13 +92,13 @@ class Verdict:
             word = "UNKNOWN" if self.is_decidable else "UNDECIDED, too little evidence"
         else:
             word = kind.upper()
-            if self.is_mix:
-                word = "A MIX of " + " and ".join(k for k in counts if k != "unknown")
+            known = [k for k in counts if k != "unknown"]
+            if self.is_mix and len(known) > 1:
+                word = "A MIX of " + " and ".join(known)
             if kind == "synchronisation" and "tokenizer" not in counts:
                 word += ", not the tokenizer"
-        rest = [f"{counts[k]} {_SHARES.get(k, f'are explained by the {k}')}" for k in others]
-        more = f"; {', '.join(rest)}" if rest and not self.is_mix else ""
-        return [*lines, f"{word}: {differ}{more}."]
+        rest = [f"{counts[k]} of them {_EXPLAINED.get(k, f'explained by the {k}')}" for k in others]
+        return [*lines, f"{', '.join([f'{word}: {differ}', *rest])}."]
 
 
 def _paragraph(finding: Finding) -> str:
