@@ -273,6 +273,7 @@ def verdict_of(findings: Sequence[Finding], observed: Observations) -> Verdict:
         text = f"{known.evidence}; {finding.evidence}"
         merged[finding.code] = replace(known, samples=samples, evidence=text)
     ordered = sorted(merged.values(), key=_order)
-    wrong = np.concatenate([f.samples for f in ordered]) if ordered else np.zeros(0, np.int64)
+    parts = [f.samples for f in ordered if f.code != OTHER_DATASET]
+    wrong = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     compared = int((observed.compared | (observed.got > 0)).sum())
     return Verdict(tuple(ordered), compared, len(np.unique(wrong)))
