@@ -397,8 +397,8 @@ def diagnose(
 ) -> int:
     """Why samples got what was not expected.
 
-    Compares lengths; tokens too where a tokenizer or a server is named. Exit code 1: something
-    does not match.
+    Compares lengths, and tokens where dataset and tokenizer are named or a store's manifest names
+    them. Exit code 1: something does not match, or could not be compared.
     """
     from hslib import diagnosis
     from hslib.parameters import DiagnosisParameters
@@ -414,14 +414,10 @@ def diagnose(
             "api_key_env": api_key_env,
         }
     )
-    verdict = diagnosis.run(parameters).verdict
-    print("\n".join(verdict.sentences()))
-    if not tokenizer and not server:
-        return int(bool(verdict.findings))
+    found = diagnosis.run(parameters)
     compared = diagnosis.run_tokens(parameters)
-    print("\n".join(diagnosis.token_sentences(compared)))
-    reference = diagnosis.reference(compared)
-    return int(bool(verdict.findings) or reference is None or bool(reference.differing))
+    print("\n".join(diagnosis.sentences(parameters, found, compared)))
+    return int(not diagnosis.is_good(parameters, found, compared))
 
 
 @app.command()

@@ -373,12 +373,12 @@ class ProbeParameters(StoreParameters, KeyParameters):
 
 
 class DiagnosisParameters(DatasetParameters, KeyParameters):
-    """Notebook 01. Without ``log_path`` and ``store_dir``, the case study's log; without
-    ``dataset_path`` and ``tokenizer_path``, the demo's.
+    """Notebook 01. With nothing given: the case study's log, and the demo's rows and tokenizer.
 
-    ``log_path``: a log, a journal, or a dump directory. ``slow_tokenizer`` compares the
-    Python implementation too. ``sample_limit``: rows that are tokenized again, 0 = all.
-    ``trust_remote_code``: run the tokenizer folder's own code.
+    ``log_path``: a log, a journal, or a dump directory. With a store, the dataset and the
+    tokenizer are those of its manifest, if not given. What is not known is not compared.
+    ``slow_tokenizer`` compares the Python implementation too. ``sample_limit``: rows that are
+    tokenized again, 0 = all. ``trust_remote_code``: run the tokenizer folder's own code.
     """
 
     log_path: str = ""
@@ -390,9 +390,16 @@ class DiagnosisParameters(DatasetParameters, KeyParameters):
     trust_remote_code: bool = False
 
     @property
-    def evidence_path(self) -> Path:
-        """The log or store that records what came back."""
-        return Path(self.store_dir or self.log_path or demo.case_study_path())
+    def is_demo(self) -> bool:
+        """Whether nothing was given."""
+        given = (self.log_path, self.store_dir, self.dataset_path, self.tokenizer_path)
+        return not any((*given, self.server_url))
+
+    @property
+    def evidence_name(self) -> str:
+        """Of the log or store that says what came; for titles."""
+        default = demo.case_study_path().name if self.is_demo else "no log"
+        return Path(self.store_dir or self.log_path or default).name
 
     @property
     def tokenizer_folder(self) -> Path:

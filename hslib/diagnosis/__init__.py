@@ -8,7 +8,7 @@
 Needs no server and no GPU; where there is a server, its tokenisation is compared too.
 """
 
-from hslib.diagnosis.diagnose import metrics, run, run_tokens
+from hslib.diagnosis.diagnose import is_good, metrics, run, run_tokens, sentences
 from hslib.diagnosis.figures import plot_differences, plot_got, plot_lags
 from hslib.diagnosis.filing.observations import read_any
 from hslib.diagnosis.filing.verdict import Diagnosis, diagnose_counts
@@ -22,6 +22,7 @@ __all__ = [
     "diagnose_counts",
     "Diagnosis",
     "explorer",
+    "is_good",
     "metrics",
     "pair_table",
     "plot_differences",
@@ -32,5 +33,6 @@ __all__ = [
     "run",
     "run_tokens",
     "sample_table",
+    "sentences",
     "token_sentences",
 ]

@@ -6,6 +6,7 @@ from typing import Literal
 
 Kind = Literal["synchronisation", "server", "tokenizer", "dataset", "unknown"]
 UNKNOWN_CAUSE = "unknown"
+OTHER_DATASET = "other_dataset"
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,12 @@ _TOKENIZER = (
     ("segmentation", "the same vocabulary splits the same text elsewhere (fast against slow "
      "tokenizer, another splitting expression)", _RETOKENIZE.format("the same implementation")),
     ("other_vocabulary", "the ids are of another vocabulary", _RETOKENIZE.format("nothing else")),
-    ("frame", "all differ by the same few tokens: special tokens or template",
-     "compare ids, which tell which: give dataset_path and tokenizer_path or server_url"),
+    ("frame", "most differ by the same few tokens: special tokens or template",
+     "compare ids, which show the tokens: name the dataset and the tokenizer or the server"),
 )  # fmt: skip
 _DATASET = (
+    (OTHER_DATASET, "this log is not of this dataset",
+     "name the file that the job read; the store's manifest and the job's log name it"),
     ("row_order", "the ids are those of another row: the rows are in another order",
      "use the file that the job used; rows are known by their digests"),
 )  # fmt: skip
@@ -105,7 +108,7 @@ CATALOGUE: dict[str, Cause] = {
         UNKNOWN_CAUSE,
         "unknown",
         "nothing that this kit knows explains them",
-        "look at the examples; give dataset_path, tokenizer_path and server_url, so that ids "
+        "look at the examples; name the dataset, the tokenizer and the server, so that ids "
         "can be compared instead of lengths",
     ),
 }

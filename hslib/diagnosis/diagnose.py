@@ -2,44 +2,86 @@
 
 from collections.abc import Sequence
 
-from hslib.diagnosis.filing.observations import read_any
+from hslib.diagnosis.filing.observations import observe, read_any
 from hslib.diagnosis.filing.verdict import Diagnosis, diagnose_counts
+from hslib.diagnosis.given import what_is_given
 from hslib.diagnosis.rows import load_rows, text_rows
-from hslib.diagnosis.tokens.recipes import Compared, compare_all, reference, sources
+from hslib.diagnosis.tokens.recipes import (
+    Compared,
+    compare_all,
+    reference,
+    sources,
+    token_sentences,
+)
 from hslib.diagnosis.tokens.tokenizers import ServerVocabulary, load_vocabulary
 from hslib.parameters import DiagnosisParameters
 from hslib.server import ServerClient
 
 
 def run(parameters: DiagnosisParameters) -> Diagnosis:
-    """Expected against got, with the dataset's rows where a dataset is named.
+    """Expected against got, with the dataset's rows where they are known.
 
     Raises:
         HslibError: what is named can't be read.
     """
-    rows = load_rows(parameters.dataset_path) if parameters.dataset_path else None
-    return diagnose_counts(read_any(parameters.evidence_path), rows)
+    given = what_is_given(parameters)
+    if not given.evidence:
+        return diagnose_counts(observe([], [], [], "nothing"))
+    is_its_dataset = given.dataset and not parameters.is_demo  # the demo's log is of another
+    rows = load_rows(given.dataset) if is_its_dataset else None
+    return diagnose_counts(read_any(given.evidence), rows)
 
 
 def run_tokens(parameters: DiagnosisParameters) -> list[Compared]:
-    """Compare all tokenisations of the dataset's rows; empty where the rows hold no text.
+    """Compare all tokenisations of the dataset's rows.
+
+    Empty where dataset or tokenizer are not known (:func:`skipped` says so), or where the rows
+    hold no text. A row that can't be rendered is left out, with the reason.
 
     Raises:
         HslibError: no tokenizer, or a server that does not answer.
     """
-    rows = list(text_rows(parameters.dataset_source, parameters.sample_limit))
-    if not rows:
+    given = what_is_given(parameters)
+    if not given.dataset or not given.tokenizer:
         return []
-    folder, trusted = parameters.tokenizer_folder, parameters.trust_remote_code
+    rows, left_out = text_rows(given.dataset, parameters.sample_limit)
+    if not rows and not left_out:
+        return []
+    folder, trusted = given.tokenizer, parameters.trust_remote_code
     local = load_vocabulary(folder, trust_remote_code=trusted)
     vocabularies = [local]
     if parameters.slow_tokenizer:
         vocabularies.append(load_vocabulary(folder, slow=True, trust_remote_code=trusted))
     if not parameters.server_url:
-        return compare_all(rows, sources(rows, vocabularies, local))
+        return compare_all(rows, sources(rows, vocabularies, local), left_out)
     with ServerClient(parameters.server_url, parameters.api_key, timeout_s=60.0) as client:
         vocabularies.append(ServerVocabulary(local.tokenizer, "server", client=client))
-        return compare_all(rows, sources(rows, vocabularies, local))
+        return compare_all(rows, sources(rows, vocabularies, local), left_out)
+
+
+def sentences(
+    parameters: DiagnosisParameters, found: Diagnosis, compared: Sequence[Compared]
+) -> list[str]:
+    """The whole verdict in words, with what was left out."""
+    given = what_is_given(parameters)
+    lines = found.verdict.sentences() if given.evidence else []
+    if given.dataset and given.tokenizer:
+        lines += ["", *token_sentences(compared)]
+    return [*lines, "", *given.skipped] if given.skipped else lines
+
+
+def is_good(
+    parameters: DiagnosisParameters, found: Diagnosis, compared: Sequence[Compared]
+) -> bool:
+    """Whether all that was asked for was compared, and agrees."""
+    given = what_is_given(parameters)
+    main = reference(compared)
+    is_asked = bool(parameters.tokenizer_path or parameters.server_url)
+    if main is None and is_asked:
+        return False
+    agrees = main is None or not (main.differing or main.left_out)
+    seen = found.verdict.num_compared or (not given.evidence and main is not None)
+    return bool(seen) and agrees and not found.verdict.findings
 
 
 def metrics(found: Diagnosis, compared: Sequence[Compared]) -> dict[str, object]:

@@ -1,6 +1,5 @@
 """The whole dataset in memory: the ids of every row."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from hslib.dataset import Rejection, read_rows
+from hslib.dataset import Rejection, read_rows, sniff
+from hslib.rows import Conversation, read_conversation
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,13 +37,28 @@ class Rows:
 
 @dataclass(frozen=True)
 class TextRow:
-    """A row's ids, and the messages or text that they were made from."""
+    """A row's ids, and the conversation or text that they were made from.
+
+    ``line``: its number in the file, from 1; 0 where the dataset has no lines.
+    """
 
     index: int
     ids: tuple[int, ...]
-    messages: tuple[dict[str, Any], ...] = ()
+    conversation: Conversation | None = None
     text: str = ""
     prompt_tokens: int | None = None  # ids before the first one that trains
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A row that was not compared: an index, its line (0: none), and why, with what to do."""
+
+    index: int
+    line: int
+    reason: str
+    detail: str
+    fix: str
 
 
 def load_rows(path: str | Path) -> Rows:
@@ -62,22 +77,49 @@ def load_rows(path: str | Path) -> Rows:
     return Rows(np.array(lengths, np.int64), flat, offsets)
 
 
-def text_rows(path: str | Path, limit: int) -> Iterator[TextRow]:
-    """Rows that carry ``messages`` (or ``conversations``) or ``text`` beside their ids.
+def row_name(index: int, line: int) -> str:
+    """``row 3 (line 4)``; without the line where the dataset is no file of lines."""
+    return f"row {index} (line {line})" if line else f"row {index}"
+
+
+def text_rows(path: str | Path, limit: int) -> tuple[list[TextRow], list[LeftOut]]:
+    """Rows that carry ``messages``, ``conversations`` or ``text`` beside their ids.
 
     Args:
         limit: at most this many; 0 = all.
+
+    Returns:
+        The rows, and those that have text or should have, but can't be understood.
     """
-    found = 0
+    has_lines = Path(path).is_file() and sniff(Path(path)) != "parquet"
+    found: list[TextRow] = []
+    left_out: list[LeftOut] = []
     for index, row in read_rows(path, columns=None):
-        if isinstance(row, Rejection) or (limit and found >= limit):
-            continue
-        messages = row.get("messages") or row.get("conversations") or ()
-        text = row.get("text") or row.get("prompt") or ""
-        ids = row.get("input_ids") or ()
-        if not ids or not (messages or (isinstance(text, str) and text)):
-            continue
-        found += 1
-        mask = row.get("loss_mask") or ()
-        first = next((at for at, value in enumerate(mask) if value), None)
-        yield TextRow(index, tuple(ids), tuple(messages), text if not messages else "", first)
+        if limit and len(found) + len(left_out) >= limit:
+            break
+        read = _text_row(index, row, index + 1 if has_lines else 0)
+        if isinstance(read, TextRow):
+            found.append(read)
+        elif read is not None:
+            left_out.append(read)
+    return found, left_out
+
+
+def _text_row(index: int, row: dict[str, Any] | Rejection, line: int) -> TextRow | LeftOut | None:
+    """None for a row without ids or without text."""
+    if isinstance(row, Rejection):
+        return LeftOut(index, line, row.reason, row.detail, row.fix)
+    ids = row.get("input_ids")
+    if not isinstance(ids, list) or not ids or not set(map(type, ids)) <= {int}:
+        return None
+    mask = row.get("loss_mask") or ()
+    first = next((at for at, value in enumerate(mask) if value), None)
+    text = row.get("text") or row.get("prompt")
+    if row.get("messages") is None and row.get("conversations") is None:
+        if not isinstance(text, str) or not text:
+            return None
+        return TextRow(index, tuple(ids), None, text, first, line)
+    read = read_conversation(index, row)
+    if isinstance(read, Rejection):
+        return LeftOut(index, line, read.reason, read.detail, read.fix)
+    return TextRow(index, tuple(ids), read, "", first, line)

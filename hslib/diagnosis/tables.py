@@ -18,7 +18,8 @@ def sample_table(diagnosis: Diagnosis) -> "pandas.DataFrame":
     """A line per sample whose ``got`` is known.
 
     Columns ``sample, expected, got, difference`` (tokens), ``lag`` (samples), ``holds`` (whose
-    states), ``cause`` (``agrees`` where nothing is wrong). Missing numbers are <NA>.
+    states, where that is certain), ``cause`` (``agrees`` where nothing is wrong). Missing numbers
+    are <NA>.
     """
     import pandas
 
@@ -59,7 +60,9 @@ def cause_table(diagnosis: Diagnosis, shown: int = 3) -> "pandas.DataFrame":
     lines = []
     for finding in diagnosis.verdict.findings:
         examples = []
-        for index in finding.samples[:shown].tolist():
+        known = numbers.loc[finding.samples, "holds"].notna().to_numpy()
+        telling = np.concatenate([finding.samples[known], finding.samples[~known]])
+        for index in telling[:shown].tolist():
             row = numbers.loc[index]
             holds = "" if pandas.isna(row["holds"]) else f", holds {row['holds']}'s"
             wanted = "?" if pandas.isna(row["expected"]) else row["expected"]
@@ -86,10 +89,12 @@ def pair_table(compared: Sequence[Compared]) -> "pandas.DataFrame":
             "expected": pair.expected.name,
             "got": pair.got.name,
             "rows": len(pair.comparisons),
+            "left out": len(pair.left_out),
             "equal ids": len(pair.comparisons) - len(pair.differing),
             "equal count, other ids": pair.equal_counts,
             "causes": ", ".join(f"{c} {len(r)}" for c, r in pair.by_cause.items()) or "-",
         }
         for pair in compared
     ]
-    return pandas.DataFrame(lines).set_index("expected")
+    columns = ["expected", "got", "rows", "left out", "equal ids", "equal count, other ids"]
+    return pandas.DataFrame(lines, columns=[*columns, "causes"]).set_index("expected")

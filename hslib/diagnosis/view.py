@@ -5,9 +5,11 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from hslib.diagnosis.rows import row_name
 from hslib.diagnosis.tokens.causes import Comparison
 from hslib.diagnosis.tokens.differences import Side, windows
 from hslib.diagnosis.tokens.recipes import Compared
+from hslib.diagnosis.tokens.tokenizers import readable
 
 _KEPT = 6  # equal tokens shown on each side of a difference
 _MAX_RUN = 400  # tokens shown of one run
@@ -62,7 +64,7 @@ def diff_html(comparison: Comparison, names: tuple[str, str]) -> str:
 
 def _caption(comparison: Comparison) -> str:
     causes = "; ".join(f"{r.code}: {r.evidence}" for r in comparison.reasons) or "the ids are equal"
-    return f"row {comparison.index}: {causes}"
+    return f"{row_name(comparison.index, comparison.line)}: {causes}"
 
 
 def _equal_rows(
@@ -96,20 +98,17 @@ def _tokens(side: Side, start: int, stop: int, mark: str = "") -> str:
     ids = side.ids[start : min(stop, start + _MAX_RUN)]
     special = side.vocabulary.special_ids
     parts = [
-        f"<span class='hs-t {mark}{' hs-s' * (number in special)}' title='{number}'>"
-        f"{html.escape(visible(side, number))}</span>"
-        for number in ids
+        f"<span class='hs-t {mark}{' hs-s' * (part[0] in special)}' "
+        f"title='{' '.join(map(str, part))}'>{html.escape(visible(text))}</span>"
+        for part, text in readable(side.vocabulary, ids)
     ]
     if stop - start > _MAX_RUN:
         parts.append(f"<span class='hs-n'>and {stop - start - _MAX_RUN} more</span>")
     return " ".join(parts) or "<span class='hs-n'>nothing</span>"
 
 
-def visible(side: Side, number: int) -> str:
-    """A token's text with its white space shown; the vocabulary's spelling where it has none."""
-    text = side.vocabulary.decode([number])
-    if not text or "\ufffd" in text:
-        return side.vocabulary.pieces([number])[0]
+def visible(text: str) -> str:
+    """A text with its white space shown."""
     for plain, shown in ((" ", "·"), ("\r", "␍"), ("\n", "↵"), ("\t", "⇥")):
         text = text.replace(plain, shown)
     return text
@@ -117,6 +116,8 @@ def visible(side: Side, number: int) -> str:
 
 def still(compared: Sequence[Compared]) -> str:
     """The worst row of the first pair that differs, as HTML; a sentence when all agree."""
+    if not any(pair.comparisons for pair in compared):
+        return "<p>No row was compared.</p>"
     pair = next((pair for pair in compared if pair.differing), None)
     worst = pair.worst() if pair else None
     if pair is None or worst is None:
@@ -128,7 +129,7 @@ def explorer(compared: Sequence[Compared]) -> Any:
     """Menus of pair, cause and row for a person, a still picture for a headless run."""
     from IPython.display import HTML
 
-    if not is_explored():
+    if not is_explored() or not any(pair.comparisons for pair in compared):
         return HTML(still(compared))
     return Explorer(compared).widget
 
@@ -172,7 +173,7 @@ class Explorer:
             rows = [c for c in pair.comparisons if c.agrees]
         else:
             rows = pair.by_cause.get(code, []) if code else list(pair.differing)
-        self.row.options = [(f"row {c.index}", c.index) for c in rows]
+        self.row.options = [(row_name(c.index, c.line), c.index) for c in rows]
         worst = pair.worst(code) if code != "=" else next(iter(rows), None)
         if worst is not None:  # a menu that was empty selects nothing by itself
             self.row.value = worst.index

@@ -29,9 +29,10 @@ def test_five_thousand_shifted_samples_with_insertions_deletions_and_noise(kind:
     made = edited(rng, expected, kind)
     found = align_lengths(made.got, expected)
     assert found.is_found
-    known = made.sources >= 0
-    right = (found.sources == made.sources)[known].mean()
-    assert right > 0.96  # where more than half are 4,096 long, the place of a change is a guess
+    named = (made.sources >= 0) & (found.lags != UNALIGNED)
+    assert (found.sources == made.sources)[named].mean() > 0.995
+    assert named.mean() > 0.6  # where lengths are equal, the place of a change is left open
+    assert (found.sources == made.sources)[found.certain & (made.sources >= 0)].all()
 
 
 @pytest.mark.parametrize("shift", [1, 17, 1200])
@@ -40,8 +41,8 @@ def test_a_constant_shift_is_one_segment(shift: int) -> None:
     expected = lengths(rng, 5000)
     made = edited(rng, expected, shift=shift, insertions=0, deletions=0)
     found = align_lengths(made.got, expected)
-    assert [s.lag for s in found.segments] == [shift]
-    assert found.segments[0].stop == 5000
+    assert {s.lag for s in found.segments} == {shift}
+    assert (found.segments[-1].stop, found.certain.mean() > 0.6) == (5000, True)
 
 
 @pytest.mark.parametrize("kind", [*LENGTHS, "constant"])

@@ -148,5 +148,6 @@ def test_text_rows_know_where_the_prompt_ends(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     row = {"input_ids": [1, 2, 3], "loss_mask": [0, 0, 1], "text": "x y z"}
     path.write_text(json.dumps(row) + "\n" + json.dumps({"input_ids": [1]}) + "\n")
-    (found,) = text_rows(path, limit=0)
+    (found,), left_out = text_rows(path, limit=0)
     assert (found.index, found.ids, found.text, found.prompt_tokens) == (0, (1, 2, 3), "x y z", 2)
+    assert left_out == []

@@ -1,13 +1,18 @@
 """A dataset's ids made again in every way: which way they were made, and what differs."""
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from make.stores import model_store
 
 from hslib import demo, diagnosis
+from hslib.__main__ import main
+from hslib.dataset import Sample
 from hslib.diagnosis.tokens.recipes import Compared, reference
 from hslib.diagnosis.tokens.tokenizers import Recipe, Vocabulary, load_vocabulary
 from hslib.errors import DatasetError, RequestError
@@ -33,9 +38,9 @@ def write(path: Path, rows: Sequence[dict[str, Any]]) -> str:
 
 
 def compare(dataset: str, **values: Any) -> list[Compared]:
-    return diagnosis.run_tokens(
-        DiagnosisParameters.from_values({"dataset_path": dataset, **values})
-    )
+    if dataset:
+        values = {"dataset_path": dataset, "tokenizer_path": str(demo.model_path()), **values}
+    return diagnosis.run_tokens(DiagnosisParameters.from_values(values))
 
 
 def main_of(compared: list[Compared]) -> Compared:
@@ -100,7 +105,9 @@ def test_plain_text_rows_are_compared_too(tmp_path: Path, vocabulary: Vocabulary
 
 def test_rows_without_text_say_so(tmp_path: Path) -> None:
     compared = compare(write(tmp_path / "rows.jsonl", [{"input_ids": [1, 2]}]))
-    assert "No row holds messages or text" in diagnosis.token_sentences(compared)[0]
+    assert (
+        "no row holds input_ids beside messages or text" in diagnosis.token_sentences(compared)[0]
+    )
 
 
 def test_the_worst_row_is_the_one_with_most_other_ids(tmp_path: Path) -> None:
@@ -122,7 +129,103 @@ def test_a_folder_without_a_tokenizer_is_an_error(tmp_path: Path) -> None:
 
 def test_a_server_that_is_away_is_an_error() -> None:
     with pytest.raises(RequestError, match="does not answer"):
-        compare("", sample_limit=1, server_url="http://127.0.0.1:9")
+        compare(str(demo.dataset_path()), sample_limit=1, server_url="http://127.0.0.1:9")
+
+
+CALL = {"type": "function", "function": {"name": "mul", "arguments": '{"a": 3}'}}
+CHATS: list[dict[str, Any]] = [
+    {"conversations": [{"from": "human", "value": "Hi."}, {"from": "gpt", "value": "Yes."}]},
+    {"messages": [{"role": "user", "content": "Hi."}, {"role": "tool", "content": "{}"},
+                  {"role": "assistant", "content": "Yes."}]},
+    {"messages": [{"role": "wizard", "content": "Hi."}]},
+    {"messages": [{"role": "user", "content": "Hi."},
+                  {"role": "assistant", "content": "", "tool_calls": [CALL]}]},
+]  # fmt: skip
+
+
+def test_a_row_that_cannot_be_rendered_is_named_and_the_rest_is_compared(
+    tmp_path: Path, vocabulary: Vocabulary
+) -> None:
+    read = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Yes."}]
+    ids = vocabulary.encode_chat(read, Recipe())
+    compared = compare(
+        write(tmp_path / "rows.jsonl", [{**chat, "input_ids": ids} for chat in CHATS])
+    )
+    main = main_of(compared)
+    assert main.comparisons[0].agrees, "ShareGPT is understood"
+    assert [c.index for c in main.comparisons] == [0, 3]
+    words = "\n".join(diagnosis.token_sentences(compared))
+    assert "NOT COMPARED, template_refuses: 1 row (1)." in words
+    assert "row 1 (line 2): the chat template refuses the row: unknown role: tool" in words
+    assert "NOT COMPARED, unknown_role: 1 row (2)." in words
+    assert "Cure: " in words
+    assert diagnosis.pair_table([main]).iloc[0]["left out"] == 2
+
+
+def test_a_folder_without_a_template_leaves_every_row_out_and_says_what_to_do(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(demo.model_path(), folder)
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config.pop("chat_template", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    compared = compare(write(tmp_path / "x.jsonl", demo_rows(3)), tokenizer_path=str(folder))
+    words = diagnosis.token_sentences(compared)
+    assert words[0] == "TOKENS NOT COMPARED: no row could be rendered."
+    assert "no_template: 3 rows (0-2)" in words[1]
+    assert "put chat_template.jinja" in words[1]
+
+
+def test_a_tokenizer_file_of_a_newer_library_is_called_that(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(demo.model_path(), folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["model"] = {"type": "OfTomorrow", "vocab": {}}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(DatasetError, match="a newer library wrote"):
+        load_vocabulary(folder)
+
+
+def test_a_store_alone_is_compared_with_its_own_rows_and_never_with_the_demos(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{**row, "input_ids": row["input_ids"][::-1]} for row in demo_rows(5)]
+    dataset = write(tmp_path / "rows.jsonl", rows)
+    samples = [
+        Sample(
+            at,
+            row["id"],
+            np.array(row["input_ids"], np.int32),
+            np.array(row["loss_mask"], np.uint8),
+        )
+        for at, row in enumerate(rows)
+    ]
+    model_store(tmp_path / "store", demo.model_path(), samples, (2, 5, 7), dataset_path=dataset)
+    assert main(["diagnose", str(tmp_path / "store")]) == 1
+    printed = capsys.readouterr().out
+    assert "All 5 compared samples agree" in printed
+    assert "TOKENS DIFFER in 5 of 5 rows" in printed
+    Path(dataset).unlink()
+    assert main(["diagnose", str(tmp_path / "store")]) == 0
+    printed = capsys.readouterr().out
+    assert "The dataset that the store's manifest names is not there" in printed
+    assert "TOKENS NOT COMPARED: dataset_path not known" in printed
+
+
+def test_what_is_not_given_is_not_compared(tmp_path: Path) -> None:
+    parameters = DiagnosisParameters(dataset_path=write(tmp_path / "x.jsonl", demo_rows(2)))
+    found, compared = diagnosis.run(parameters), diagnosis.run_tokens(parameters)
+    assert compared == []
+    assert diagnosis.sentences(parameters, found, compared) == [
+        "",
+        "SAMPLES NOT COMPARED: no log and no store is named (log_path, store_dir).",
+        "TOKENS NOT COMPARED: tokenizer_path not known; name it.",
+    ]
+    assert not diagnosis.is_good(parameters, found, compared)
+    assert diagnosis.pair_table(compared).empty
+    assert "No row was compared" in diagnosis.explorer(compared).data
 
 
 @pytest.mark.slow

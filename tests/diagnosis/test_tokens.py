@@ -29,7 +29,7 @@ from hslib.diagnosis.tokens.differences import (
     segments,
     windows,
 )
-from hslib.diagnosis.tokens.tokenizers import Recipe, Vocabulary
+from hslib.diagnosis.tokens.tokenizers import Recipe, Vocabulary, readable
 
 CASES = 24
 VOCABULARIES = [byte_level, unigram, tiktoken_like]
@@ -163,6 +163,17 @@ def test_changes_of_text(a: str, b: str, codes: tuple[str, ...]) -> None:
     assert content.text_changes(difference(pair)) == codes
 
 
+def test_han_is_shown_as_han_and_not_as_pieces_of_bytes() -> None:
+    vocabulary = byte_level()
+    a, b = (vocabulary.encode(t, PLAIN) for t in ("the 漢字 river", "the 漢語 river"))
+    assert len(vocabulary.encode("漢", PLAIN)) > 1, "several tokens make the character"
+    text = first_difference(whole(a, b, vocabulary))
+    assert "字" in text and "\ufffd" not in text
+    parts = readable(vocabulary, a)
+    assert [n for ids, _ in parts for n in ids] == a
+    assert "".join(shown for _, shown in parts) == "the 漢字 river"
+
+
 def test_a_merge_at_the_join() -> None:
     vocabulary = byte_level()
     prompt, response = (vocabulary.encode(part, PLAIN) for part in ("the old st", "ones rest"))
@@ -286,7 +297,9 @@ def test_the_first_difference_is_shown_with_what_surrounds_it() -> None:
     vocabulary = byte_level()
     a, b = (vocabulary.encode(t, PLAIN) for t in ("the river bends", "the river rest"))
     text = first_difference(whole(a, b, vocabulary))
-    assert text.startswith(f"at {len(a) - 1}: expected ")
-    assert "Ġbends" in text
-    assert "Ġrest" in text
+    at = len(a) - 1
+    assert text == (
+        f"at position {at}, after 'he river': expected ids [{a[at]}], ' bends', "
+        f"got ids [{b[at]}], ' rest'"
+    )
     assert first_difference(whole(a, a, vocabulary)) == "the ids are equal"

@@ -1,6 +1,7 @@
 """From lengths to causes: the case study's verdict, thirteen causes told apart, and mixes."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,10 +10,10 @@ from make.logs import CAUSES, edited, lengths, observed
 from hslib import demo
 from hslib.diagnosis import diagnose_counts, read_any
 from hslib.diagnosis.catalogue import CATALOGUE
-from hslib.diagnosis.filing.alignment import UNALIGNED, Alignment, Segment
-from hslib.diagnosis.filing.finding import ranges
+from hslib.diagnosis.filing.alignment import UNALIGNED
+from hslib.diagnosis.filing.finding import Finding, ranges
 from hslib.diagnosis.filing.observations import UNKNOWN, observe
-from hslib.diagnosis.filing.shifts import Filing, shift_findings
+from hslib.diagnosis.filing.verdict import verdict_of
 from hslib.diagnosis.rows import Rows
 
 CASES = 12
@@ -30,13 +31,15 @@ def test_the_case_study_is_synchronisation_and_not_the_tokenizer() -> None:
     assert (shift.code, foreign.code) == ("shift", "foreign")
     assert shift.samples.tolist() == [81, 82, 83, 84, 86, 87]
     assert foreign.samples.tolist() == [85]
-    assert found.filing.holds.tolist() == [78, 79, 80, 81, UNALIGNED, 82, 83]
+    unseen = [UNALIGNED] * 3  # what samples 78 to 80 expected is not in the log
+    assert found.filing.holds.tolist() == [*unseen, 81, UNALIGNED, 82, 83]
     assert shift.chance is not None and shift.chance < 1e-5
     text = "\n".join(found.verdict.sentences())
     assert "SYNCHRONISATION, not the tokenizer: 7 of 7" in text
-    assert "lag 3: 81-84 hold 78-81 (1 agree, 3 not in the log)" in text
-    assert "lag 4, after a foreign 1-token dump at 85: 86-87 hold 82-83 (2 agree)" in text
-    assert "By chance: less than one in 100,000" in text or "one in 1,000,000" in text
+    assert "lag 3 at 81-84 (1 of 4 agree, 3 can't be seen in the log, for example 84 hol" in text
+    assert "lag 4 at 86-87 after a foreign 1-token dump at 85 (2 of 2 agree" in text
+    assert "The owner of 3 is undecided" in text
+    assert "By chance: less than one in " in text
     assert "delete the files of these samples" in text
     assert "03_extraction.ipynb" in text
 
@@ -89,8 +92,9 @@ def test_five_thousand_samples_with_noise_are_a_shift_with_foreign_dumps(kind: s
     true = np.flatnonzero(made.foreign)
     assert np.isin(true, foreign.samples).mean() > 0.8
     assert np.isin(foreign.samples, true).mean() > 0.8
-    known = made.sources >= 0
-    assert (found.filing.holds[known] == made.sources[known]).mean() > 0.9
+    named = (made.sources >= 0) & (found.filing.holds != UNALIGNED)
+    assert (found.filing.holds[named] == made.sources[named]).all()
+    assert named.mean() > 0.3  # the others' lengths are those of many samples
 
 
 def test_a_shift_and_a_frame_in_one_log_are_a_mix() -> None:
@@ -142,9 +146,9 @@ def test_a_journal_of_a_sound_job_has_nothing_to_cure() -> None:
     assert verdict.main == "none"
     assert verdict.sentences() == ["All 5 compared samples agree; nothing to cure."]
     empty = diagnose_counts(observe([], [], [], "empty")).verdict
-    assert "No sample can be compared" in empty.sentences()[0]
+    assert "NOTHING TO COMPARE" in empty.sentences()[0]
     silent = diagnose_counts(observe([0, 1], [3, 4], [UNKNOWN, UNKNOWN], "silent")).verdict
-    assert "No sample can be compared" in silent.sentences()[0]
+    assert "NOTHING TO COMPARE" in silent.sentences()[0]
 
 
 @pytest.mark.parametrize(
@@ -159,11 +163,49 @@ def test_many_ranges_are_cut_with_their_count() -> None:
     assert ranges(list(range(0, 40, 2)), shown=2) == "0, 2, ... (20 in all)"
 
 
-def test_a_foreign_dump_in_the_middle_of_a_shift_is_left_out_of_the_samples_that_hold() -> None:
-    seen = observe(range(10, 14), [5, 6, 7, 8], [4, 5, 1, 7], "log")
-    foreign = np.array([False, False, True, False])
-    lags = np.ones(4, np.int32)
-    alignment = Alignment(lags, (Segment(0, 4, 1, agreeing=3, differing=1),), 99)
-    filing = Filing(alignment, seen.indices - 1, ~foreign, foreign, by_ids=False)
-    shift, _ = shift_findings(seen, filing)
-    assert "lag 1: 10-11, 13 hold 9-10, 12 (3 agree)" in shift.evidence
+def test_a_log_of_another_dataset_is_called_that_and_read_without_it() -> None:
+    rng = np.random.default_rng(12)
+    expected = lengths(rng, 60)
+    other = [np.full(n, 1) for n in lengths(rng, 60)]
+    seen = observe(range(60), expected, np.roll(expected, 2), "log")
+    verdict = diagnose_counts(seen, rows_of(other)).verdict
+    assert verdict.main == "shift"
+    assert verdict.codes[-1] == "other_dataset"
+    first = verdict.sentences()[0]
+    assert first == "THIS LOG IS NOT OF THIS DATASET, which is left out of what follows."
+    own = diagnose_counts(seen, rows_of([np.full(n, 1) for n in expected])).verdict
+    assert "other_dataset" not in own.codes
+    few = rows_of(other[:5])
+    assert (
+        "the dataset has no row"
+        in diagnose_counts(observe(range(10, 60), expected[10:], expected[10:], "log"), few)
+        .verdict.findings[0]
+        .evidence
+    )
+
+
+def test_the_headline_follows_the_majority() -> None:
+    samples = np.arange(7)
+    seen = observe(samples, [9] * 7, [5] * 7, "log")
+    few, many = Finding("foreign", samples[:1], "x"), Finding("unknown", samples[1:], "y")
+    verdict = verdict_of([few, many], seen)
+    assert verdict.main == "unknown"
+    assert verdict.sentences()[0] == (
+        "UNKNOWN: 7 of 7 compared samples differ, 1 of them explained by synchronisation."
+    )
+    turned = verdict_of(
+        [replace(few, samples=samples[1:]), replace(many, samples=samples[:1])], seen
+    )
+    assert turned.sentences()[0] == (
+        "SYNCHRONISATION, not the tokenizer: 7 of 7 compared samples differ, 1 of them unexplained."
+    )
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_sorted_lengths_that_are_shifted_are_no_tokenizer(step: int) -> None:
+    """All that differ do so by one token; so would those of a shift."""
+    expected = np.sort(np.random.default_rng(13).integers(20, 60, 500))[::step]
+    got = np.concatenate([expected[:1], expected[:-1]])
+    where = np.flatnonzero(got != expected)
+    seen = observe(where, expected[where], got[where], "log", only_mismatches=True)
+    assert "tokenizer" not in diagnose_counts(seen).verdict.by_kind

@@ -103,10 +103,10 @@ def test_the_tables_tell_the_case_study() -> None:
     assert numbers["lag"].tolist() == [3, 3, 3, 3, 4, 4, 4]
     assert numbers["cause"].tolist() == ["shift"] * 4 + ["foreign"] + ["shift"] * 2
     assert numbers["difference"].isna().tolist() == [False] * 6 + [True]
-    assert numbers["holds"].isna().tolist() == [False] * 4 + [True] + [False] * 2
+    assert numbers["holds"].dropna().to_dict() == {3: 81, 5: 82, 6: 83}
     causes = tables.cause_table(found)
     assert causes["samples"].tolist() == [6, 1]
-    assert causes.loc["shift", "examples"].startswith("81: got 1283, expected 4710, holds 78's")
+    assert causes.loc["shift", "examples"].startswith("84: got 4710, expected 291, holds 81's")
 
 
 @pytest.mark.parametrize("code", ["shift", "limit", "unknown", "none"])
@@ -140,7 +140,7 @@ def test_the_terminal_prints_the_verdict(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["diagnose", str(demo.case_study_path())]) == 1
     printed = capsys.readouterr().out
     assert "SYNCHRONISATION, not the tokenizer" in printed
-    assert "TOKENS" not in printed
+    assert "TOKENS NOT COMPARED: dataset_path and tokenizer_path not known" in printed
 
 
 def test_the_terminal_compares_tokens_when_a_tokenizer_is_named(
@@ -148,14 +148,19 @@ def test_the_terminal_compares_tokens_when_a_tokenizer_is_named(
 ) -> None:
     (tmp_path / "x.log").write_text("sample 0: got 5 tokens, expected 5\n")
     arguments = ["diagnose", str(tmp_path / "x.log"), "--tokenizer", str(demo.model_path())]
-    assert main([*arguments, "--sample-limit", "9"]) == 0
-    assert "TOKENS AGREE: all 9 rows" in capsys.readouterr().out
+    assert main([*arguments, "--sample-limit", "9"]) == 1
+    assert "TOKENS NOT COMPARED: dataset_path not known" in capsys.readouterr().out
     rows = [json.loads(line) for line in demo.dataset_path().read_text().splitlines()[:3]]
     rows[1]["input_ids"] = rows[1]["input_ids"][:-4]
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "x.log").write_text("sample 0: got 20 tokens, expected 20\n")
+    assert len(rows[0]["input_ids"]) == 20
     assert main([*arguments, "--dataset", str(data)]) == 1
-    assert "truncated: 1 rows" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "truncated: 1 row:" in printed
+    assert "row 1 (line 2): got stops" in printed or "row 1 (line 2): expected stops" in printed
+    assert "at position " in printed
 
 
 def test_the_terminal_says_what_cannot_be_read(
@@ -163,6 +168,14 @@ def test_the_terminal_says_what_cannot_be_read(
 ) -> None:
     assert main(["diagnose", str(tmp_path)]) == 1
     assert "no log, journal, store or dump directory" in capsys.readouterr().err
+
+
+def test_nothing_to_compare_is_no_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.log").write_text("Loaded 9 samples\nServer is ready!\n")
+    assert main(["diagnose", str(tmp_path / "x.log")]) == 1
+    assert "NOTHING TO COMPARE" in capsys.readouterr().out
 
 
 def test_metrics_are_numbers_and_names() -> None:

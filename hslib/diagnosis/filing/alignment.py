@@ -3,14 +3,14 @@
 The model is a hidden Markov chain over the samples in order of filing. At each sample the stream
 of dumps either has a lag (sample ``i`` holds what was meant for sample ``i - lag``), or it is
 unrelated. Within a lag a dump agrees with its source with probability ``1 - NOISE``; all other
-dumps are drawn by chance. Dynamic programming (Viterbi) finds the path with the greatest posterior
-odds against "all is chance".
+dumps are drawn by chance. A lag that changes costs a small probability, so the simplest story
+wins. The forward-backward algorithm sums over *all* paths: it gives each lag's posterior
+probability at each sample, so that lengths that fit two stories leave the owner undecided.
 
-**Why the evidence is sound.** A path's score is the log of its prior times its likelihood ratio
-against chance. The priors of all paths sum to at most one, so under chance the expected sum over
-all paths is at most one. By Markov's inequality the probability that *any* path scores S or more
-is then at most exp(-S), however the path was found. This needs no simulation, and no correction
-for the number of lags tried: the prior pays for them.
+**Why the evidence is sound.** Evidence is the log of a likelihood ratio: all stories together
+against those without a shift. Its expectation is at most one where nothing is shifted, so by
+Markov's inequality it reaches ``S`` nats by chance with a probability of at most exp(-S). The lags
+and starts that were tried need no correction: the prior pays for them.
 """
 
 import math
@@ -19,14 +19,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hslib.diagnosis.filing.chain import NOISE, STRETCH, Chain, Sequences
 from hslib.diagnosis.filing.rarity import local_log_p, rarity_of_codes, rarity_of_lengths
-from hslib.diagnosis.filing.seeds import candidate_lags
+from hslib.diagnosis.filing.seeds import candidate_lags, repeats
 
 UNALIGNED = np.iinfo(np.int32).min
-NOISE = 0.1  # share of dumps in a lag that do not agree with their source
-_P_CHANGE, _P_LOSE, _P_FIND = 0.02, 0.005, 0.005  # lag changes; is lost; is found again
-_AROUND = 129  # samples
-_STRETCH = 256  # samples; each stretch has its own candidate lags
+FOUND = math.log(10_000)  # nats; less is no evidence
+_PROBABLE, _DECIDED, _CERTAIN = 0.9, 0.99, 0.999  # where lengths say nothing; lag; owner
+_MAX_NOISE = 0.2  # of a stretch's dumps; beyond it no owner is certain
+_NEAR = 8  # samples from a source; equal lengths there leave the owner open
 
 
 @dataclass(frozen=True)
@@ -42,26 +43,42 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """The best explanation of ``got`` by ``expected``.
+    """What explains ``got`` by ``expected``.
 
-    ``lags`` int32 [N], :data:`UNALIGNED` where nothing fits. ``log_odds``: score in nats, against
-    chance. ``decoy_log_odds``: the best score of lengths that were made wrong on purpose.
+    ``lags`` int32 [N]: :data:`UNALIGNED` where none is probable. ``agrees`` bool [N]: what came
+    is what the source expected. ``certain`` bool [N]: and no other sample comes into question as
+    its owner. ``shifted`` bool [N]: the lag is not 0, whichever it is. ``foreign`` bool [N]: no
+    sample's dump, after which the lag is greater by one.
+    ``evidence``: nats against chance; ``log_odds``: nats against "nothing is shifted";
+    ``potential``: nats, if all had agreed at one lag; ``decoy``: the greatest ``log_odds`` of
+    lengths that were made wrong on purpose.
     """
 
     lags: np.ndarray
     segments: tuple[Segment, ...]
+    agrees: np.ndarray
+    certain: np.ndarray
+    shifted: np.ndarray
+    foreign: np.ndarray
+    evidence: float
     log_odds: float
-    decoy_log_odds: float = 0.0
+    potential: float
+    decoy: float = 0.0
 
     @property
     def chance(self) -> float:
-        """Upper bound of the probability of an alignment this good between unrelated sequences."""
+        """Upper bound of the probability of such a shift where nothing is shifted."""
         return float(np.exp(-max(0.0, min(self.log_odds, 700.0))))
 
     @property
     def is_found(self) -> bool:
-        """Beyond doubt: under one in 10,000 by chance, and wrong lengths fit far worse."""
-        return self.log_odds > 2 * max(0.0, self.decoy_log_odds) + math.log(10_000)
+        """Whether something is shifted: under one in 10,000 by chance."""
+        return self.log_odds > FOUND + 2 * self.decoy
+
+    @property
+    def is_decidable(self) -> bool:
+        """Whether so few lengths, or lengths so alike, could prove anything."""
+        return self.potential > 2 * FOUND
 
     @property
     def sources(self) -> np.ndarray:
@@ -70,170 +87,157 @@ class Alignment:
         return np.where(self.lags == UNALIGNED, UNALIGNED, positions - self.lags)
 
 
-def align_lengths(got: np.ndarray, expected: np.ndarray) -> Alignment:
+def align_lengths(
+    got: np.ndarray, expected: np.ndarray, silent: np.ndarray | None = None
+) -> Alignment:
     """Explain lengths got as a shifted, interrupted copy of the lengths expected.
 
     Args:
         got, expected: int64 [N] tokens, in the order of filing; negative = not known.
+        silent: bool [N], samples of which only this is known: both are equal.
 
-    An alignment is tried again with decoys: its lengths, each made a little too large or too
-    small. Decoys fit nothing, unless the two sequences are alike for another reason, such as both
-    being sorted by length. Then exact agreement is no evidence, and the alignment does not count.
+    Where neighbouring lengths are alike, two unrelated sequences agree often. There it is tried
+    again with decoys: lengths that are made a little too large or too small. A decoy that fits
+    shows that exact agreement is no evidence.
     """
-    found = _align_by_chance(got, expected)
-    if not found.is_found:
-        return found
-    covered = np.where(_widened(found.lags != UNALIGNED), got, -1)
-    steps = (1, -1, 2, -2, 3, -3, 4, -4) if _is_ordered(got) else (1, -1)
+    found = _align_by_chance(got, expected, silent)
+    steps = (1, -1, 2, -2, 3, -3, 4, -4) if _is_ordered(got) else ()
     for step in steps:
-        decoy = _align_by_chance(np.where(covered > 4, covered + step, covered), expected)
-        found = replace(found, decoy_log_odds=max(found.decoy_log_odds, decoy.log_odds))
         if not found.is_found:
             break  # one good decoy is enough
+        decoy = _align_by_chance(np.where(got > 4, got + step, got), expected, silent)
+        found = replace(found, decoy=max(found.decoy, decoy.log_odds))
     return found
 
 
 def _is_ordered(got: np.ndarray) -> bool:
-    """Whether neighbouring lengths are alike; then chance agreements are more likely."""
+    """Whether neighbouring lengths are alike, as in a dataset sorted by length."""
     known = np.log(got[got > 0])
     if len(known) < 32 or known[:-1].std() == 0 or known[1:].std() == 0:
         return False
     return bool(np.corrcoef(known[:-1], known[1:])[0, 1] > 0.2)
 
 
-def _widened(where: np.ndarray) -> np.ndarray:
-    """bool [N], also True nearby: a decoy must be free to choose where it fits."""
-    near = np.convolve(where, np.ones(_AROUND), "same") > 0.5
-    return np.asarray(near[: len(where)] if len(where) >= _AROUND else np.ones(len(where), bool))
+def _align_by_chance(got: np.ndarray, expected: np.ndarray, silent: np.ndarray | None) -> Alignment:
+    return _align(_by_lengths(got, expected, silent))
 
 
-def _align_by_chance(got: np.ndarray, expected: np.ndarray) -> Alignment:
+def evidence_of_lengths(got: np.ndarray, expected: np.ndarray) -> float:
+    """Nats of evidence that the two agree at some lag, 0 included."""
+    return _chain(_by_lengths(got, expected)).evidence if len(got) else 0.0
+
+
+def _by_lengths(
+    got: np.ndarray, expected: np.ndarray, silent: np.ndarray | None = None
+) -> Sequences:
+    """A line of a log of mismatches shows that the two differ: of two lengths, it is the other."""
     rarity = rarity_of_lengths(expected, got)
-    return _align(got, expected, -np.maximum(rarity.of(got), local_log_p(got)))
+    log_p = np.maximum(rarity.of(got), local_log_p(got))
+    if silent is not None and silent.any():
+        others = np.log1p(-np.exp(np.minimum(rarity.of(expected), -1e-9)))
+        log_p = np.where((got > 0) & (expected > 0), np.minimum(log_p - others, 0.0), log_p)
+    return Sequences(got, expected, log_p, silent)
 
 
 def align_codes(got: np.ndarray, expected: np.ndarray) -> Alignment:
     """The same by ids: equal numbers stand for rows of equal ids."""
-    return _align(got, expected, -rarity_of_codes(expected, got).of(got))
+    return _align(Sequences(got, expected, rarity_of_codes(expected, got).of(got)))
 
 
-def _align(got: np.ndarray, expected: np.ndarray, weights: np.ndarray) -> Alignment:
-    """The best path; ``weights`` float64 [N] is -log P(``got`` by chance)."""
-    count = len(got)
+def _align(sequences: Sequences) -> Alignment:
+    count = len(sequences.got)
     if not count:
-        return Alignment(np.zeros(0, np.int32), (), 0.0)
-    candidates = candidate_lags(got, expected, weights, _STRETCH)
-    score, lags = _viterbi(got, expected, weights, candidates)
-    segments = tuple(_segments(lags, got, expected))
-    return Alignment(lags, segments, score)
+        nowhere = np.zeros(0, bool)
+        return Alignment(np.zeros(0, np.int32), (), nowhere, nowhere, nowhere, nowhere, 0, 0, 0)
+    chain = _chain(sequences)
+    unshifted = Chain(sequences, [np.zeros(1, np.int64)] * len(chain.candidates)).evidence
+    lags, probability = _probable(chain)
+    known, agrees = _agreements(lags, sequences)
+    foreign = chain.foreign > 0.5
+    lags[known & ~foreign & (probability < _DECIDED)] = UNALIGNED
+    spoken = np.flatnonzero(sequences.got >= 0)
+    lags[: spoken.min(initial=len(lags))] = lags[spoken.max(initial=-1) + 1 :] = UNALIGNED
+    agrees &= lags != UNALIGNED
+    segments = tuple(_segments(lags, sequences))
+    return Alignment(
+        lags,
+        segments,
+        agrees,
+        certain=_certain(probability, lags, agrees, foreign, sequences),
+        shifted=chain.shifted > 0.99,
+        foreign=foreign,
+        evidence=chain.evidence,
+        log_odds=chain.evidence - unshifted,
+        potential=float(-sequences.log_p[sequences.got >= 0].sum()),
+    )
 
 
-def _prior(jump: np.ndarray) -> np.ndarray:
-    """log of 1 / 2(|j|+1)(|j|+2): over all whole numbers it sums to less than one."""
-    size = np.abs(jump).astype(np.float64)
-    return np.asarray(-np.log(2 * (size + 1) * (size + 2)))
+def _chain(sequences: Sequences) -> Chain:
+    weights = -sequences.log_p
+    return Chain(sequences, candidate_lags(sequences.got, sequences.expected, weights, STRETCH))
 
 
-def _transitions(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """log P(after | before), [len(after)+1, len(before)+1]; the last state is "unrelated"."""
-    jumps = after[:, None].astype(np.int64) - before[None, :]
-    moves = np.log(_P_CHANGE) + _prior(jumps)
-    moves[jumps == 0] = np.log(1 - _P_CHANGE - _P_LOSE)
-    table = np.empty((len(after) + 1, len(before) + 1))
-    table[:-1, :-1] = moves
-    table[-1, :-1] = np.log(_P_LOSE)
-    table[:-1, -1] = np.log(_P_FIND) + _prior(after)
-    table[-1, -1] = np.log(1 - _P_FIND)
-    return table
+def _probable(chain: Chain) -> tuple[np.ndarray, np.ndarray]:
+    """Lags int32 [N], and how probable the best one is, float64 [N]."""
+    lags, probability = [], []
+    for options, posterior in zip(chain.candidates, chain.posterior, strict=True):
+        best = posterior.argmax(axis=1)
+        probability.append(posterior.max(axis=1))
+        lags.append(
+            np.where(probability[-1] > _PROBABLE, np.append(options, UNALIGNED)[best], UNALIGNED)
+        )
+    return np.concatenate(lags).astype(np.int32), np.concatenate(probability)
 
 
-def _emissions(
-    got: np.ndarray, expected: np.ndarray, weights: np.ndarray, lags: np.ndarray, start: int
+def _agreements(lags: np.ndarray, sequences: Sequences) -> tuple[np.ndarray, np.ndarray]:
+    """(both known, equal) under each position's own lag, bool [N] each."""
+    known, equal = np.zeros(len(lags), bool), np.zeros(len(lags), bool)
+    for lag in np.unique(lags[lags != UNALIGNED]).tolist():
+        here = lags == lag
+        known[here], equal[here] = (found[here] for found in sequences.agreement(lag))
+    return known, equal
+
+
+def _certain(
+    probability: np.ndarray,
+    lags: np.ndarray,
+    agrees: np.ndarray,
+    foreign: np.ndarray,
+    sequences: Sequences,
 ) -> np.ndarray:
-    """log likelihood ratio against chance, [B, len(lags)+1], of the samples from ``start`` on."""
-    stop = min(start + _STRETCH, len(got))
-    positions = np.arange(start, stop)
-    sources = positions[:, None] - lags[None, :]
-    inside = (sources >= 0) & (sources < len(expected))
-    meant = np.where(inside, expected[np.clip(sources, 0, len(expected) - 1)], -1)
-    here = got[start:stop, None]
-    agrees = np.log((1 - NOISE) * np.exp(weights[start:stop, None]) + NOISE)
-    ratios = np.where(meant == here, agrees, np.log(NOISE))
-    ratios[(meant < 0) | (here < 0)] = 0.0  # not known: says nothing
-    return np.hstack([ratios, np.zeros((len(positions), 1))])
+    """Where neither another lag, nor a neighbour of the source, nor an accident is possible."""
+    certain = agrees & (probability > _CERTAIN)
+    if repeats(sequences.expected):
+        return np.zeros_like(certain)  # one period is like another
+    for lag in np.unique(lags[certain]).tolist():
+        here = (lags == lag) & ~foreign
+        known, equal = sequences.agreement(lag)
+        differing = int((here & known & ~equal).sum())
+        noise = (differing + NOISE) / (int((here & known).sum()) + 1)
+        accident = noise / (1 - noise) * np.exp(sequences.log_p)
+        is_sound = (accident < 1 - _CERTAIN) & (noise < _MAX_NOISE)
+        certain[here] &= is_sound[here] & ~_has_twin(*sequences.meant(lag))[here]
+    return certain
 
 
-def _viterbi(
-    got: np.ndarray, expected: np.ndarray, weights: np.ndarray, candidates: list[np.ndarray]
-) -> tuple[float, np.ndarray]:
-    """The best path's score and its lag at each position."""
-    first = candidates[0]
-    start = np.log(0.5) + np.append(_prior(first), 0.0)
-    best = start
-    came_from: list[np.ndarray] = []
-    for number, lags in enumerate(candidates):
-        ratios = _emissions(got, expected, weights, lags, number * _STRETCH)
-        entering = _transitions(candidates[number - 1], lags) if number else None
-        within = _transitions(lags, lags)
-        states = np.arange(len(lags) + 1)
-        for row, gains in enumerate(ratios):
-            if row == 0 and entering is None:
-                came_from.append(states)
-                best = start + gains
-                continue
-            paths = (within if row else entering) + best
-            origin = paths.argmax(axis=1)
-            came_from.append(origin.astype(np.int16))
-            best = paths[states, origin] + gains
-    return float(best.max()), _settled(_trace(best, came_from, candidates), got, expected)
-
-
-def _trace(
-    best: np.ndarray, came_from: list[np.ndarray], candidates: list[np.ndarray]
-) -> np.ndarray:
-    found = np.empty(len(came_from), np.int32)
-    state = int(best.argmax())
-    for position in range(len(came_from) - 1, -1, -1):
-        lags = candidates[position // _STRETCH]
-        found[position] = UNALIGNED if state == len(lags) else lags[state]
-        state = int(came_from[position][state])
+def _has_twin(meant: np.ndarray, is_open: np.ndarray) -> np.ndarray:
+    """bool [N]: a sample near the source expected the same length, or may have."""
+    found = np.zeros(len(meant), bool)
+    for step in range(1, min(_NEAR + 1, len(meant))):
+        alike = (meant[step:] == meant[:-step]) & (meant[step:] >= 0)
+        found[step:] |= alike | is_open[:-step]
+        found[:-step] |= alike | is_open[step:]
     return found
 
 
-def _settled(lags: np.ndarray, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Of equally good paths, the one whose lag grows exactly at the foreign dump.
-
-    A foreign dump agrees with neither source, so the path may put it before or after the change
-    of lag that it caused.
-    """
-    lags = lags.copy()
-    for edge in (np.flatnonzero(np.diff(lags)) + 1).tolist():
-        old, new = int(lags[edge - 1]), int(lags[edge])
-        at = edge - 1
-        while UNALIGNED not in (old, new) and new > old and edge - at <= new - old and at >= 0:
-            source = at - old
-            meant = expected[source] if 0 <= source < len(expected) else -1
-            other = at - new
-            unknown_there = not 0 <= other < len(expected) or expected[other] < 0
-            if lags[at] != old or got[at] < 0 or meant in (-1, got[at]) or unknown_there:
-                break
-            lags[at] = new
-            at -= 1
-    return lags
-
-
-def _segments(lags: np.ndarray, got: np.ndarray, expected: np.ndarray) -> Iterator[Segment]:
+def _segments(lags: np.ndarray, sequences: Sequences) -> Iterator[Segment]:
     """Runs of one lag."""
     edges = np.flatnonzero(np.diff(lags)) + 1
     for start, stop in zip([0, *edges], [*edges, len(lags)], strict=True):
         lag = int(lags[start])
         if lag == UNALIGNED:
             continue
-        positions = np.arange(start, stop)
-        sources = positions - lag
-        known = (sources >= 0) & (sources < len(expected))
-        meant = np.where(known, expected[np.clip(sources, 0, len(expected) - 1)], -1)
-        here = got[start:stop]
-        both = (meant >= 0) & (here >= 0)
-        agreeing = int((both & (meant == here)).sum())
-        yield Segment(int(start), int(stop), lag, agreeing, int(both.sum()) - agreeing)
+        known, equal = sequences.agreement(lag)
+        agreeing = int(equal[start:stop].sum())
+        differing = int(known[start:stop].sum()) - agreeing
+        yield Segment(int(start), int(stop), lag, agreeing, differing)

@@ -67,6 +67,15 @@ class Observations:
         return np.asarray((self.expected > 0) & (self.got > 0))
 
     @property
+    def silent(self) -> np.ndarray:
+        """bool [N]: a log of mismatches says nothing of it, so got and expected are equal."""
+        found = np.zeros(len(self), bool)
+        stated = np.flatnonzero(self.stated)
+        if self.only_mismatches and len(stated):
+            found[stated[0] : stated[-1]] = True
+        return found & (self.got < 0)
+
+    @property
     def mismatched(self) -> np.ndarray:
         """bool [N]: another dump than this sample's, by ids where known, else by length."""
         differs = self.compared & (self.expected != self.got)
@@ -155,7 +164,7 @@ def read_log(text: str, source: str = "log") -> Observations:
         seen = [int(m["index"]) for m in _PROGRESS.finditer(text)]
         for index in {min(seen, default=indices[0]), max(seen, default=indices[0])} - set(indices):
             indices, expected, got = [index, *indices], [UNKNOWN, *expected], [UNKNOWN, *got]
-    equal = any(e == g for e, g in zip(expected, got, strict=True))
+    equal = any(e == g > 0 for e, g in zip(expected, got, strict=True))
     return observe(indices, expected, got, source, only_mismatches=not equal)
 
 

@@ -27,7 +27,27 @@ def candidate_lags(
     for length in _RUNS:
         positions, lags, nats = _agreements(got, expected, weights, length)
         _add_votes(votes, positions // stretch, lags, nats)
-    return _choose(votes)
+    return _choose(votes, repeats(expected))
+
+
+def repeats(values: np.ndarray, shown: int = 4) -> list[int]:
+    """The smallest distances at which most values come again: a periodic sequence has several lags.
+
+    Every value is a point on the unit circle, so the autocorrelation (by FFT) is about the number
+    of equal pairs at each distance.
+    """
+    known = values >= 0
+    angles = 2 * np.pi * _hash_runs(values, 1).astype(np.float64) / 2.0**64
+    signal = np.where(known, np.exp(1j * angles), 0)
+    size = 2 * len(values)
+
+    def pairs(of: np.ndarray) -> np.ndarray:
+        spectrum = np.abs(np.fft.fft(of, size)) ** 2
+        return np.asarray(np.fft.ifft(spectrum).real[: len(values) // 2])
+
+    counts, most = pairs(signal), pairs(known.astype(np.float64))
+    found = np.flatnonzero((most > 8) & (counts > 0.5 * most))
+    return [int(distance) for distance in found if distance][:shown]
 
 
 def _agreements(
@@ -85,8 +105,8 @@ def _best(votes: dict[int, float], count: int) -> list[int]:
     return sorted(votes, key=lambda lag: -votes[lag])[:count]
 
 
-def _choose(votes: list[dict[int, float]]) -> list[np.ndarray]:
-    """Each stretch's best lags, its neighbours', the best of all, and lags close to its first."""
+def _choose(votes: list[dict[int, float]], periods: list[int]) -> list[np.ndarray]:
+    """Each stretch's best lags, its neighbours', the best of all, and lags near to those."""
     overall: dict[int, float] = {}
     for stretch in votes:
         for lag in _best(stretch, _KEPT):
@@ -100,5 +120,8 @@ def _choose(votes: list[dict[int, float]]) -> list[np.ndarray]:
             wanted |= set(other[:4])
         for lag in lags[:1]:
             wanted |= {lag + step for step in range(-_NEIGHBOURS, _NEIGHBOURS + 1)}
+        for period in periods:
+            wanted |= {lag + step for lag in [0, *lags[:4]] for step in (-period, period)}
+        wanted |= {lag + step for lag in wanted for step in (-1, 1)}  # a foreign dump nearby
         chosen.append(np.array(sorted(wanted), np.int64))
     return chosen

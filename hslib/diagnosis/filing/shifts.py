@@ -1,22 +1,23 @@
 """Dumps filed under other samples: shifts, foreign dumps, strides, permutations."""
 
+import math
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from hslib.diagnosis.filing.alignment import (
+    FOUND,
     UNALIGNED,
     Alignment,
     Segment,
     align_codes,
     align_lengths,
+    evidence_of_lengths,
 )
+from hslib.diagnosis.filing.counts import FOREIGN_TOKENS
 from hslib.diagnosis.filing.finding import Finding, ranges
 from hslib.diagnosis.filing.observations import Observations
 
-_FOREIGN_MAX = 8  # tokens; warm-ups and health checks are as short
-_FAR = 48  # samples from a change of lag to the short dump that caused it
 _STRIDES = (2, 4, 8, 3)
 _STRIDE_SAMPLES = 2000
 _SHOWN_SEGMENTS = 5
@@ -41,57 +42,21 @@ def align(observed: Observations) -> Alignment:
     """By ids where both sides have them, else by lengths."""
     if observed.expected_ids is not None and observed.got_ids is not None:
         return align_codes(observed.got_ids, observed.expected_ids)
-    return align_lengths(observed.got, observed.expected)
+    return align_lengths(observed.got, observed.expected, observed.silent)
 
 
 def file_by(observed: Observations, alignment: Alignment) -> Filing:
     """Turn lags into samples, and find the foreign dumps that caused them. Pure."""
-    first = int(observed.indices[0]) if len(observed) else 0
-    nothing = np.zeros(len(observed), bool)
-    foreign, misfiled = nothing.copy(), nothing.copy()
+    foreign = misfiled = certain = np.zeros(len(observed), bool)
     if alignment.is_found:
-        foreign = _foreign(observed, alignment)
-        shifted = (alignment.lags != UNALIGNED) & (alignment.lags != 0)
-        misfiled = shifted & ~foreign & (observed.got > 0)
-    sources = alignment.sources
-    holds = np.where((sources == UNALIGNED) | foreign, UNALIGNED, sources + first)
+        is_short = np.isin(observed.got, FOREIGN_TOKENS) & alignment.shifted
+        foreign = (alignment.foreign & (observed.got > 0)) | (is_short & ~alignment.agrees)
+        misfiled = alignment.shifted & ~foreign & (observed.got > 0)
+        certain = alignment.certain & ~foreign
+    first = int(observed.indices[0]) if len(observed) else 0
+    holds = np.where(certain, alignment.sources + first, UNALIGNED)
     by_ids = observed.expected_ids is not None and observed.got_ids is not None
     return Filing(alignment, holds, misfiled, foreign, by_ids)
-
-
-def _foreign(observed: Observations, alignment: Alignment) -> np.ndarray:
-    """Where the lag grows by m: the m nearest dumps that agree with no source.
-
-    Among equal lengths the place of a change is not known exactly. Foreign dumps are mostly
-    short, so short ones are searched farther away than long ones.
-    """
-    segments = alignment.segments
-    found = np.zeros(len(observed), bool)
-    differs = _differs_from_source(observed, alignment)
-    for before, after in pairwise(segments):
-        grown = after.lag - before.lag
-        if grown <= 0:
-            continue
-        reach = grown + _FAR
-        low, high = max(before.start, after.start - reach), min(after.stop, after.start + reach)
-        strange = low + np.flatnonzero(differs[low:high])
-        is_long = observed.got[strange] > _FOREIGN_MAX
-        distance = np.abs(strange - after.start + 0.25)  # of two equally near, the later
-        order = np.lexsort((distance, is_long))
-        is_likely = ~is_long | (distance <= grown)
-        found[strange[order][is_likely[order]][:grown]] = True
-    return found
-
-
-def _differs_from_source(observed: Observations, alignment: Alignment) -> np.ndarray:
-    sources = alignment.sources
-    known = (sources >= 0) & (sources < len(observed))
-    meant = np.where(known, observed.expected[np.clip(sources, 0, len(observed) - 1)], -1)
-    agrees = meant == observed.got
-    if observed.expected_ids is not None and observed.got_ids is not None:
-        ids = observed.expected_ids[np.clip(sources, 0, len(observed) - 1)]
-        agrees = known & (ids == observed.got_ids)
-    return np.asarray((observed.got > 0) & ~agrees & ((meant > 0) | ~known))
 
 
 def shift_findings(observed: Observations, filing: Filing) -> list[Finding]:
@@ -115,31 +80,50 @@ def _shift_evidence(observed: Observations, filing: Filing) -> str:
     if len(shifted) > _SHOWN_SEGMENTS:
         lags = [s.lag for s in shifted]
         parts.append(f"... {len(shifted)} stretches in all, lags {min(lags)} to {max(lags)}")
-    hidden = int((filing.misfiled & ~observed.mismatched & observed.compared).sum())
-    if hidden and not filing.by_ids:
-        parts.append(
-            f"{hidden} of these look right, since their lengths happen to equal their source's"
-        )
     how = "proven by the ids' digests" if filing.by_ids else "by exact agreement of lengths"
-    return f"{how}: " + "; ".join(parts)
+    return f"{how}: " + "; ".join(parts) + _hidden_words(observed, filing)
+
+
+def _hidden_words(observed: Observations, filing: Filing) -> str:
+    """What lengths leave open: samples that look right, and owners that are not decided."""
+    hidden = int((filing.misfiled & ~observed.mismatched & observed.compared).sum())
+    silent = int((filing.alignment.shifted & observed.silent).sum())
+    undecided = int((filing.misfiled & (filing.holds == UNALIGNED)).sum())
+    text = ""
+    if hidden and not filing.by_ids:
+        text += (
+            f". {hidden} of these look right, since their lengths happen to equal their source's"
+        )
+    if silent and filing.alignment.is_found:
+        text += f". The log has no line for {silent} in these stretches: their lengths look right"
+    if undecided:
+        text += (
+            f". The owner of {undecided} is undecided: the length fits several samples, or none "
+            "that the log names"
+        )
+    return text
 
 
 def _segment_words(observed: Observations, filing: Filing, segment: Segment) -> str:
     inside = np.arange(segment.start, segment.stop)
     foreign = inside[filing.foreign[inside]]
-    own = observed.indices[inside[~filing.foreign[inside]]]
+    own = inside[~filing.foreign[inside] & ~observed.silent[inside]]
     if not len(own):
-        return f"a foreign dump at {ranges(observed.indices[foreign])}"
-    holds = f"{ranges(own)} hold{'s' * (len(own) == 1)} {ranges(own - segment.lag)}"
+        return f"lag {segment.lag} at {ranges(observed.indices[inside])}"
     differing = segment.differing - len(foreign)
-    agreed = f"{segment.agreeing} agree" + (f", {differing} differ" if differing > 0 else "")
+    words = f"{segment.agreeing} of {len(own)} agree"
+    words += f", {differing} differ" if differing > 0 else ""
     unseen = len(own) - segment.agreeing - max(0, differing)
-    agreed += f", {unseen} not in the log" if unseen > 0 else ""
+    words += f", {unseen} can't be seen in the log" if unseen > 0 else ""
     before = ""
     if len(foreign) and inside[0] == foreign[0]:
         length = observed.got[foreign[0]]
-        before = f", after a foreign {length}-token dump at {observed.indices[foreign[0]]}"
-    return f"lag {segment.lag}{before}: {holds} ({agreed})"
+        before = f" after a foreign {length}-token dump at {observed.indices[foreign[0]]}"
+    sure = own[filing.holds[own] != UNALIGNED]
+    example = ""
+    if len(sure):
+        example = f", for example {observed.indices[sure[0]]} holds {filing.holds[sure[0]]}'s"
+    return f"lag {segment.lag} at {ranges(observed.indices[own])}{before} ({words}{example})"
 
 
 def stride_finding(observed: Observations, rival: Alignment) -> Finding | None:
@@ -148,34 +132,31 @@ def stride_finding(observed: Observations, rival: Alignment) -> Finding | None:
     Tried on the first two thousand samples; must explain them better than ``rival`` does.
     """
     got, expected = observed.got[:_STRIDE_SAMPLES], observed.expected
-    rival_odds = max(0.0, rival.log_odds) * len(got) / max(1, len(observed))
-    for stride in _STRIDES:
-        tried = [
-            option for rest in range(stride) for option in _strided(got, expected, stride, rest)
-        ]
-        odds, code, text = max(tried)
-        if odds > rival_odds:
-            samples = observed.indices[observed.mismatched]
-            return Finding(code, samples, text, float(np.exp(-min(odds, 700))))
-    return None
+    options = [
+        option
+        for stride in _STRIDES
+        for rest in range(stride)
+        for option in _strided(got, expected, stride, rest)
+    ]
+    odds, code, text = max(options)
+    odds -= math.log(len(options))
+    share = len(got) / max(1, len(observed))
+    if odds < max(FOUND, rival.evidence * share):
+        return None
+    samples = observed.indices[observed.mismatched]
+    return Finding(code, samples, text, float(np.exp(-min(odds, 700))))
 
 
 def _strided(
     got: np.ndarray, expected: np.ndarray, stride: int, rest: int
 ) -> list[tuple[float, str, str]]:
-    """(log odds, code, words) of both explanations; minus infinity when not found."""
+    """(nats of evidence, code, words) of both explanations."""
     mine, each = expected[rest::stride], got[rest::stride]
-    skipping = align_lengths(got[: len(mine)], mine)
-    repeating = align_lengths(each, expected[: len(each)])
+    skipping = evidence_of_lengths(got[: len(mine)], mine)
+    repeating = evidence_of_lengths(each, expected[: len(each)])
     skips = f"sample i holds what was meant for sample {stride} i + {rest}"
     repeats = f"each dump serves {stride} samples in a row"
-    return [
-        (found.log_odds if found.is_found else -np.inf, code, text)
-        for found, code, text in (
-            (skipping, "data_parallel", skips),
-            (repeating, "every_dump_twice", repeats),
-        )
-    ]
+    return [(skipping, "data_parallel", skips), (repeating, "every_dump_twice", repeats)]
 
 
 def permutation_finding(observed: Observations) -> Finding | None:
@@ -190,8 +171,9 @@ def permutation_finding(observed: Observations) -> Finding | None:
         got, expected = observed.got_ids, observed.expected_ids
     there = (got > 0) & (expected > 0)
     log_odds = _urn_log_odds(got[there], expected[there])
-    if log_odds < np.log(1000):
-        return None
+    half = np.flatnonzero(there)[: there.sum() // 2]
+    if log_odds < FOUND or _urn_log_odds(got[half], expected[half]) > 0:
+        return None  # what comes first is what is expected first: the order is kept
     samples = observed.indices[observed.mismatched]
     overlap = _overlap(got[there], expected[there])
     text = f"{overlap:.0%} of what came is what was expected of some sample, each used once"

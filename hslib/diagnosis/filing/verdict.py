@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hslib.diagnosis.catalogue import UNKNOWN_CAUSE
+from hslib.diagnosis.catalogue import OTHER_DATASET, UNKNOWN_CAUSE
 from hslib.diagnosis.filing import counts
 from hslib.diagnosis.filing.finding import Finding, ranges
 from hslib.diagnosis.filing.observations import UNKNOWN, Observations
+from hslib.diagnosis.filing.seeds import repeats
 from hslib.diagnosis.filing.shifts import (
     Filing,
     align,
@@ -20,52 +21,84 @@ from hslib.diagnosis.filing.shifts import (
 from hslib.diagnosis.rows import Rows
 
 _MIX_SHARE = 0.05  # a cause with a smaller share does not make a mix
+_MISFIT_SHARE = 0.1  # of expected lengths that differ from the dataset's: it is another one
+_SHOWN = 3
+_EXPLAINED = {"unknown": "unexplained", "synchronisation": "explained by synchronisation"}
 
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """Findings, greatest first; the finding ``unknown`` holds what no cause explains."""
+    """Findings, greatest first; the finding ``unknown`` holds what no cause explains.
+
+    A finding ``other_dataset`` is the last one: it is of the log, and explains no sample.
+    """
 
     findings: tuple[Finding, ...]
     num_compared: int
     num_mismatched: int
+    is_decidable: bool = True  # whether the lengths could prove anything
 
     @property
     def codes(self) -> tuple[str, ...]:
         return tuple(finding.code for finding in self.findings)
 
     @property
+    def by_kind(self) -> dict[str, int]:
+        """Samples of each kind of cause, most first."""
+        counts: dict[str, int] = {}
+        for finding in self.findings:
+            if finding.code != OTHER_DATASET:
+                kind = finding.cause.kind
+                counts[kind] = counts.get(kind, 0) + len(finding.samples)
+        return dict(sorted(counts.items(), key=lambda item: -item[1]))
+
+    @property
     def is_mix(self) -> bool:
         """Whether more than one known cause has at least 5 % of the samples."""
-        total = max(1, sum(len(f.samples) for f in self.findings))
-        known = [f for f in self.findings if f.code not in (UNKNOWN_CAUSE, "foreign")]
-        return sum(len(f.samples) >= _MIX_SHARE * total for f in known) > 1
+        counts = {f.code: len(f.samples) for f in self.findings if f.code != OTHER_DATASET}
+        total = max(1, sum(counts.values()))
+        known = [n for code, n in counts.items() if code not in (UNKNOWN_CAUSE, "foreign")]
+        return sum(n >= _MIX_SHARE * total for n in known) > 1
 
     @property
     def main(self) -> str:
-        """The code of the greatest known cause; ``"none"`` when nothing differs."""
-        known = [code for code in self.codes if code != UNKNOWN_CAUSE]
-        if known:
-            return known[0]
-        return UNKNOWN_CAUSE if self.findings else "none"
+        """The greatest cause of the kind that most samples have; ``"none"``: nothing differs."""
+        kind = next(iter(self.by_kind), None)
+        first = next((f.code for f in self.findings if f.cause.kind == kind), None)
+        return first or (OTHER_DATASET if self.findings else "none")
 
     def sentences(self) -> list[str]:
         """The verdict in words: what, where, how sure, and what to do."""
         if not self.num_compared:
-            return ["No sample can be compared: neither got nor expected lengths are known."]
+            return [
+                "NOTHING TO COMPARE: no sample's line says both what was expected and what came. "
+                "Name another log, or a store, a journal or a dump directory."
+            ]
         if not self.findings:
             return [f"All {self.num_compared} compared samples agree; nothing to cure."]
-        return [self._headline(), *map(_paragraph, self.findings)]
+        lines = [_paragraph(f) for f in self.findings]
+        return [*self._headlines(), *lines]
 
-    def _headline(self) -> str:
-        kinds = list(dict.fromkeys(f.cause.kind for f in self.findings if f.code != UNKNOWN_CAUSE))
-        count = f"{self.num_mismatched} of {self.num_compared} compared samples differ"
-        if not kinds:
-            return f"UNKNOWN: {count}, and nothing that this kit knows explains them."
-        word = "A MIX of " + " and ".join(kinds) if self.is_mix else kinds[0].upper()
-        if kinds[0] == "synchronisation" and "tokenizer" not in kinds:
-            word += ", not the tokenizer"
-        return f"{word}: {count}."
+    def _headlines(self) -> list[str]:
+        lines = []
+        if OTHER_DATASET in self.codes:
+            lines.append("THIS LOG IS NOT OF THIS DATASET, which is left out of what follows.")
+        counts = self.by_kind
+        if not counts:
+            return lines
+        kind, *others = counts
+        differ = f"{self.num_mismatched} of {self.num_compared} compared samples differ"
+        if kind == "unknown":
+            word = "UNKNOWN" if self.is_decidable else "UNDECIDED, too little evidence"
+        else:
+            word = kind.upper()
+            known = [k for k in counts if k != "unknown"]
+            if self.is_mix and len(known) > 1:
+                word = "A MIX of " + " and ".join(known)
+            if kind == "synchronisation" and "tokenizer" not in counts:
+                word += ", not the tokenizer"
+        rest = [f"{counts[k]} of them {_EXPLAINED.get(k, f'explained by the {k}')}" for k in others]
+        return [*lines, f"{', '.join([f'{word}: {differ}', *rest])}."]
 
 
 def _paragraph(finding: Finding) -> str:
@@ -99,22 +132,46 @@ class Diagnosis:
 
 def diagnose_counts(observed: Observations, rows: Rows | None = None) -> Diagnosis:
     """Explain lengths that differ (and ids, where both sides have them)."""
+    findings: list[Finding] = []
+    misfit = other_dataset(observed, rows) if rows is not None else None
+    if misfit is not None:
+        findings, rows = [misfit], None
     if rows is not None:
         digests = rows.digests() if observed.got_ids is not None else None
         observed = observed.with_rows(rows.lengths, digests)
     observed = _counted_from_first(observed)
     filing = file_by(observed, align(observed))
-    findings = shift_findings(observed, filing)
+    explained = shift_findings(observed, filing)
     open_ = observed.mismatched & ~filing.misfiled & ~filing.foreign
     order = _whole_order(observed, filing, open_)
     if order:
-        findings, open_ = [order], np.zeros_like(open_)
-    findings += _by_counts(observed, rows, open_)
-    known = np.concatenate([f.samples for f in findings]) if findings else np.zeros(0, np.int64)
+        explained, open_ = [order], np.zeros_like(open_)
+    explained += _by_counts(observed, rows, open_)
+    known = np.concatenate([f.samples for f in explained]) if explained else np.zeros(0, np.int64)
     left = np.setdiff1d(observed.indices[observed.mismatched], known)
     if len(left):
-        findings.append(Finding(UNKNOWN_CAUSE, left, _examples(observed, left)))
-    return Diagnosis(observed, filing, verdict_of(findings, observed))
+        explained.append(Finding(UNKNOWN_CAUSE, left, _left_words(observed, left, filing)))
+    verdict = verdict_of([*findings, *explained], observed)
+    is_decidable = filing.by_ids or filing.alignment.is_decidable
+    return Diagnosis(observed, filing, replace(verdict, is_decidable=is_decidable))
+
+
+def other_dataset(observed: Observations, rows: Rows) -> Finding | None:
+    """Whether the lengths that the log expects are other rows' than this dataset's."""
+    known = np.flatnonzero(observed.expected > 0)
+    indices = observed.indices[known]
+    has = np.where(
+        indices < len(rows), np.append(rows.lengths, UNKNOWN)[indices.clip(max=len(rows))], 0
+    )
+    misfit = has != observed.expected[known]
+    if misfit.sum() <= _MISFIT_SHARE * len(known):
+        return None
+    at = int(known[misfit][0])
+    index, wanted, row = int(observed.indices[at]), observed.expected[at], has[misfit][0]
+    is_there = f"row {index} has {row} tokens" if row > 0 else f"the dataset has no row {index}"
+    text = f"of sample {index} it expects {wanted} tokens, {is_there}"
+    count = f"{misfit.sum()} of {len(known)} expected lengths are not the rows'"
+    return Finding(OTHER_DATASET, indices[misfit], f"{count}: {text}")
 
 
 def _counted_from_first(observed: Observations) -> Observations:
@@ -146,6 +203,8 @@ def _whole_order(observed: Observations, filing: Filing, open_: np.ndarray) -> F
     ragged = stretches > len(observed) / 20
     if not many or (open_.sum() < 0.4 * mismatched.sum() and not ragged):
         return None
+    if repeats(observed.expected):
+        return None  # one period of lengths is like another
     finding = stride_finding(observed, filing.alignment)
     if finding is None and not filing.misfiled.any():
         finding = permutation_finding(observed)
@@ -153,7 +212,7 @@ def _whole_order(observed: Observations, filing: Filing, open_: np.ndarray) -> F
 
 
 def _by_counts(observed: Observations, rows: Rows | None, open_: np.ndarray) -> list[Finding]:
-    """Causes by lengths, one after another; what is explained is closed for later ones."""
+    """Causes by lengths, the one that explains most first; what it explains is closed then."""
     found = []
     open_ = open_ & (observed.expected != observed.got)
     if rows is not None and len(rows):
@@ -161,23 +220,45 @@ def _by_counts(observed: Observations, rows: Rows | None, open_: np.ndarray) -> 
         if cached is not None:
             found.append(Finding("prefix_cache", observed.indices[cached.where], cached.evidence))
             open_ = open_ & ~cached.where
-    for code, detector in counts.DETECTORS:
-        explained = detector(observed.expected, observed.got, open_)
-        if explained is not None:
-            samples = observed.indices[explained.where]
-            found.append(Finding(code, samples, explained.evidence))
-            open_ = open_ & ~explained.where
+    while open_.any():
+        code, explained = _best_by_counts(observed, open_)
+        if explained is None:
+            break
+        found.append(Finding(code, observed.indices[explained.where], explained.evidence))
+        open_ = open_ & ~explained.where
     return found
 
 
-def _examples(observed: Observations, samples: np.ndarray, shown: int = 3) -> str:
+def _best_by_counts(
+    observed: Observations, open_: np.ndarray
+) -> tuple[str, counts.Explained | None]:
+    """The rule that explains most, unless a small shift would explain it as well."""
+    best: tuple[str, counts.Explained | None] = ("", None)
+    for code, detector in counts.DETECTORS:
+        found = detector(observed.expected, observed.got, open_)
+        if found is None or (best[1] is not None and found.where.sum() <= best[1].where.sum()):
+            continue
+        if not counts.is_a_neighbours(observed.expected, observed.got, found.where):
+            best = (code, found)
+    return best
+
+
+def _left_words(observed: Observations, samples: np.ndarray, filing: Filing) -> str:
     first = int(observed.indices[0])
     parts = [
         f"sample {index} got {observed.got[index - first]}, "
         f"expected {observed.expected[index - first]}"
-        for index in samples[:shown].tolist()
+        for index in samples[:_SHOWN].tolist()
     ]
-    return "for example " + "; ".join(parts)
+    text = "for example " + "; ".join(parts)
+    if filing.by_ids or filing.alignment.is_decidable:
+        return text
+    return f"too few lengths, or too alike, to tell a shift from chance; {text}"
+
+
+def _order(finding: Finding) -> tuple[bool, bool, int]:
+    code = finding.code
+    return code == OTHER_DATASET, code == UNKNOWN_CAUSE, -len(finding.samples)
 
 
 def verdict_of(findings: Sequence[Finding], observed: Observations) -> Verdict:
@@ -191,7 +272,8 @@ def verdict_of(findings: Sequence[Finding], observed: Observations) -> Verdict:
         samples = np.union1d(known.samples, finding.samples)
         text = f"{known.evidence}; {finding.evidence}"
         merged[finding.code] = replace(known, samples=samples, evidence=text)
-    ordered = sorted(merged.values(), key=lambda f: (f.code == UNKNOWN_CAUSE, -len(f.samples)))
-    wrong = np.concatenate([f.samples for f in ordered]) if ordered else np.zeros(0, np.int64)
+    ordered = sorted(merged.values(), key=_order)
+    parts = [f.samples for f in ordered if f.code != OTHER_DATASET]
+    wrong = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     compared = int((observed.compared | (observed.got > 0)).sum())
     return Verdict(tuple(ordered), compared, len(np.unique(wrong)))

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from hslib.diagnosis.catalogue import UNKNOWN_CAUSE
 from hslib.diagnosis.tokens import framing
 from hslib.diagnosis.tokens.content import RULES, text_changes
-from hslib.diagnosis.tokens.differences import Difference, Ids, Pair, differences, first_difference
+from hslib.diagnosis.tokens.differences import Difference, Ids, Pair, differences
+
+_SHOWN = 24  # tokens of a part that differs
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Comparison:
     index: int
     pair: Pair
     reasons: tuple[Reason, ...]
+    line: int = 0  # of the row in its file, from 1; 0 where there are no lines
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -34,13 +37,15 @@ class Comparison:
         return not self.reasons
 
 
-def compare(index: int, pair: Pair, other_rows: Mapping[Ids, int] | None = None) -> Comparison:
+def compare(
+    index: int, pair: Pair, other_rows: Mapping[Ids, int] | None = None, line: int = 0
+) -> Comparison:
     """Find every cause of a difference.
 
     Args:
         other_rows: ids -> row number of the dataset; finds rows in another order.
     """
-    return Comparison(index, pair, explain(index, pair, other_rows or {}))
+    return Comparison(index, pair, explain(index, pair, other_rows or {}), line)
 
 
 def explain(index: int, pair: Pair, other_rows: Mapping[Ids, int]) -> tuple[Reason, ...]:
@@ -97,4 +102,7 @@ def _reasons(difference: Difference) -> list[Reason]:
         if evidence is not None:
             return [Reason(code, evidence)]
     codes = text_changes(difference) or (UNKNOWN_CAUSE,)
-    return [Reason(code, first_difference(difference.pair)) for code in codes]
+    a, b = (
+        side.shown(side.ids[:_SHOWN]) for side in (difference.pair.expected, difference.pair.got)
+    )
+    return [Reason(code, f"{a} against {b}") for code in codes]

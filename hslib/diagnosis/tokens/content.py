@@ -81,9 +81,8 @@ def byte_fallback(difference: Difference) -> str | None:
             return None
     if not found:
         return None
-    pieces = a.vocabulary.pieces(a.ids[found[0].a_start : found[0].a_stop])
-    others = b.vocabulary.pieces(b.ids[found[0].b_start : found[0].b_stop])
-    return f"{' '.join(pieces) or 'nothing'} against {' '.join(others) or 'nothing'}"
+    first = found[0]
+    return f"{a.split(first.a_start, first.a_stop)} against {b.split(first.b_start, first.b_stop)}"
 
 
 def _is_fallback(left: Sequence[int], right: Sequence[int], pair: Pair) -> bool:
@@ -113,9 +112,8 @@ def join_merge(difference: Difference) -> str | None:
     low, high = found[0].a_start, found[-1].a_stop
     if not low <= pair.join <= high or high - low > 12:
         return None
-    pieces = pair.expected.vocabulary.pieces(pair.expected.ids[low:high])
-    others = pair.got.vocabulary.pieces(pair.got.ids[found[0].b_start : found[-1].b_stop])
-    return f"{' '.join(pieces)} against {' '.join(others)} at the join"
+    others = pair.got.split(found[0].b_start, found[-1].b_stop)
+    return f"{pair.expected.split(low, high)} against {others} at the join"
 
 
 def segmentation(difference: Difference) -> str | None:
@@ -124,9 +122,8 @@ def segmentation(difference: Difference) -> str | None:
     if pair.expected.text != pair.got.text or not pair.same_vocabulary:
         return None
     first = windows(pair.expected.ids, pair.got.ids)[0]
-    pieces = pair.expected.vocabulary.pieces(pair.expected.ids[first.a_start : first.a_stop])
-    others = pair.got.vocabulary.pieces(pair.got.ids[first.b_start : first.b_stop])
-    return f"{' '.join(pieces)} against {' '.join(others)}"
+    others = pair.got.split(first.b_start, first.b_stop)
+    return f"{pair.expected.split(first.a_start, first.a_stop)} against {others}"
 
 
 def template_text(difference: Difference) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import accumulate
 
-from hslib.diagnosis.tokens.tokenizers import Vocabulary
+from hslib.diagnosis.tokens.tokenizers import Vocabulary, readable
 
 Ids = tuple[int, ...]
 _MAX_EXACT = 4000  # ids; a longer middle that differs is one window
@@ -25,6 +25,17 @@ class Side:
     @property
     def text(self) -> str:
         return self.vocabulary.decode(self.ids)
+
+    def shown(self, ids: Sequence[int]) -> str:
+        """The text of some ids, quoted; "nothing" for none."""
+        return (
+            repr("".join(text for _, text in readable(self.vocabulary, ids))) if ids else "nothing"
+        )
+
+    def split(self, start: int, stop: int) -> str:
+        """How the ids split the text: each part with its ids."""
+        parts = readable(self.vocabulary, self.ids[start:stop])
+        return " ".join(f"{text!r} {list(ids)}" for ids, text in parts) or "nothing"
 
 
 @dataclass(frozen=True)
@@ -155,18 +166,18 @@ def segment_texts(side: Side) -> list[str]:
 
 
 def first_difference(pair: Pair, around: int = 4) -> str:
-    """The first place where the ids differ, with the tokens around it, on one line."""
+    """Where the ids differ first: position, the ids there, and the text around them."""
     a, b = pair.expected, pair.got
     at = common_head(a.ids, b.ids)
     if at == len(a.ids) == len(b.ids):
         return "the ids are equal"
-    low = max(0, at - around)
-    return f"at {at}: expected {_quoted(a, low, at + around)}, got {_quoted(b, low, at + around)}"
+    first = windows(a.ids, b.ids)[0]
+    before = "".join(text for _, text in readable(a.vocabulary, a.ids[max(0, at - around) : at]))
+    sides = ((a, first.a_start, first.a_stop), (b, first.b_start, first.b_stop))
+    words = [_quoted(side, start, min(stop, start + around)) for side, start, stop in sides]
+    return f"at position {at}, after {before!r}: expected {words[0]}, got {words[1]}"
 
 
-def _quoted(side: Side, low: int, high: int) -> str:
-    part = side.ids[low:high]
-    if not part:
-        return "nothing"
-    pieces = side.vocabulary.pieces(part)
-    return " ".join(f"{piece}·{number}" for piece, number in zip(pieces, part, strict=True))
+def _quoted(side: Side, start: int, stop: int) -> str:
+    part = side.ids[start:stop]
+    return f"ids {list(part)}, {side.shown(part)}" if part else "nothing"

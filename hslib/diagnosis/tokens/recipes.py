@@ -1,15 +1,15 @@
 """Makes a row's ids again in every way that the tokenizer knows, and compares them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hslib.diagnosis.catalogue import CATALOGUE
-from hslib.diagnosis.rows import TextRow
+from hslib.diagnosis.filing.finding import ranges
+from hslib.diagnosis.rows import LeftOut, TextRow, row_name
 from hslib.diagnosis.tokens.causes import Comparison, compare
-from hslib.diagnosis.tokens.differences import Ids, Pair, Side, windows
-from hslib.diagnosis.tokens.tokenizers import Recipe, Vocabulary
-from hslib.errors import HslibError
+from hslib.diagnosis.tokens.differences import Ids, Pair, Side, first_difference, windows
+from hslib.diagnosis.tokens.tokenizers import Recipe, RenderError, Vocabulary
 
 STORED = "stored"
 
@@ -25,18 +25,21 @@ class Source:
     def ids(self, row: TextRow) -> Ids:
         if self.recipe is None:
             return row.ids
-        if row.messages:
-            return tuple(self.vocabulary.encode_chat(row.messages, self.recipe))
+        chat = row.conversation
+        if chat is not None:
+            recipe = replace(self.recipe, template={**chat.template, **self.recipe.template})
+            return tuple(self.vocabulary.encode_chat(chat.messages, recipe, chat.tools))
         return tuple(self.vocabulary.encode(row.text, self.recipe))
 
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """Two sources over the same rows."""
+    """Two sources over the same rows; ``left_out``: those that one of them could not make."""
 
     expected: Source
     got: Source
     comparisons: tuple[Comparison, ...]
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def name(self) -> str:
@@ -74,7 +77,7 @@ def _distance(comparison: Comparison) -> int:
 def recipes_for(vocabulary: Vocabulary, rows: Sequence[TextRow]) -> list[Recipe]:
     """Plain, with special tokens, with a generation prompt, and with the template's variables."""
     found = [Recipe(), Recipe(add_special_tokens=True)]
-    if not any(row.messages for row in rows):
+    if not any(row.conversation for row in rows):
         return found
     found.append(Recipe(add_generation_prompt=True))
     template = str(vocabulary.tokenizer.chat_template or "")
@@ -102,35 +105,43 @@ def sources(
     return [Source(STORED, reader, None), *made]
 
 
-def compare_all(rows: Sequence[TextRow], found: Sequence[Source]) -> list[Compared]:
+def compare_all(
+    rows: Sequence[TextRow], found: Sequence[Source], left_out: Sequence[LeftOut] = ()
+) -> list[Compared]:
     """Compare stored ids with every other source, and plain sources with the first plain one.
 
-    A recipe that the template or the server refuses is left out.
+    A recipe that the template or the server refuses for all rows is left out; a row that the
+    plain recipe can't render is named.
     """
     stored, *made = found
     plain = [source for source in made if source.recipe == Recipe()]
     pairs = [(stored, source) for source in made]
     pairs += [(plain[0], source) for source in plain[1:]]
     known = {row.ids: row.index for row in rows}
-    compared = []
-    for expected, got in pairs:
-        try:
-            compared.append(_compare(rows, expected, got, known))
-        except (HslibError, ValueError):  # this template has no such variant
-            if got.recipe == Recipe():
-                raise
-    return compared
+    compared = [_compare(rows, expected, got, known, left_out) for expected, got in pairs]
+    return [pair for pair in compared if pair.comparisons or pair.got.recipe == Recipe()]
 
 
 def _compare(
-    rows: Sequence[TextRow], expected: Source, got: Source, known: dict[Ids, int]
+    rows: Sequence[TextRow],
+    expected: Source,
+    got: Source,
+    known: dict[Ids, int],
+    left_out: Sequence[LeftOut],
 ) -> Compared:
-    comparisons = []
+    comparisons, refused = [], list(left_out)
     for row in rows:
-        sides = Side(expected.ids(row), expected.vocabulary), Side(got.ids(row), got.vocabulary)
+        try:
+            sides = (Side(expected.ids(row), expected.vocabulary),
+                     Side(got.ids(row), got.vocabulary))  # fmt: skip
+        except RenderError as error:
+            refused.append(
+                LeftOut(row.index, row.line, error.fields["reason"], error.message, error.fix)
+            )
+            continue
         pair = Pair(*sides, join=row.prompt_tokens)
-        comparisons.append(compare(row.index, pair, known))
-    return Compared(expected, got, tuple(comparisons))
+        comparisons.append(compare(row.index, pair, known, row.line))
+    return Compared(expected, got, tuple(comparisons), tuple(refused))
 
 
 def reference(compared: Sequence[Compared]) -> Compared | None:
@@ -143,25 +154,46 @@ def token_sentences(compared: Sequence[Compared]) -> list[str]:
     """The verdict on tokens in words."""
     main = reference(compared)
     if main is None:
-        return ["No row holds messages or text, so its ids can't be made again and compared."]
+        return ["TOKENS NOT COMPARED: no row holds input_ids beside messages or text."]
     total = len(main.comparisons)
+    left_out = _left_out_words(main.left_out)
+    if not total:
+        return ["TOKENS NOT COMPARED: no row could be rendered.", *left_out]
     if not main.differing:
-        return [f"TOKENS AGREE: all {total} rows' stored ids are what {main.got.name} makes."]
+        words = f"TOKENS AGREE: all {total} rows' stored ids are what {main.got.name} makes."
+        return [words, *left_out]
     lines = [f"TOKENS DIFFER in {len(main.differing)} of {total} rows from {main.got.name}."]
     if main.equal_counts:
         lines[0] += f" In {main.equal_counts} of them the counts agree: counts prove nothing."
-    exact = [c for c in compared if c.expected.name == STORED and not c.differing]
+    exact = [c for c in compared if c.expected.name == STORED and c.comparisons]
+    exact = [c for c in exact if not c.differing and len(c.comparisons) >= total]
     if exact:
         lines.append(f"The stored ids are exactly what {exact[0].got.name} makes, in all rows.")
-    for code, rows in main.by_cause.items():
-        reason = next(r for r in rows[0].reasons if r.code == code)
-        lines.append(_cause_words(code, len(rows), rows[0].index, reason.evidence))
-    return lines
+    return [*lines, *(_cause_words(code, rows) for code, rows in main.by_cause.items()), *left_out]
 
 
-def _cause_words(code: str, count: int, index: int, evidence: str) -> str:
+def _cause_words(code: str, rows: Sequence[Comparison]) -> str:
+    """With the clearest example: a row of few causes."""
     cause = CATALOGUE[code]
+    shown = min(rows, key=lambda row: len(row.codes))
+    evidence = next(reason.evidence for reason in shown.reasons if reason.code == code)
+    where = first_difference(shown.pair)
+    evidence = f"{evidence}; {where}" if evidence else where
     return (
-        f"{code}: {count} rows: {cause.title}.\n"
-        f"  Evidence: row {index}: {evidence}.\n  Cure: {cause.cure}."
+        f"{code}: {len(rows)} row{'s' * (len(rows) != 1)}: {cause.title}.\n"
+        f"  Evidence: {row_name(shown.index, shown.line)}: {evidence}.\n  Cure: {cause.cure}."
     )
+
+
+def _left_out_words(rows: Sequence[LeftOut]) -> list[str]:
+    """A paragraph for each reason, with its rows and one example."""
+    found: dict[str, list[LeftOut]] = {}
+    for row in rows:
+        found.setdefault(row.reason, []).append(row)
+    return [
+        f"NOT COMPARED, {reason}: {len(group)} row{'s' * (len(group) != 1)} "
+        f"({ranges([row.index for row in group])}).\n"
+        f"  Evidence: {row_name(group[0].index, group[0].line)}: {group[0].detail}.\n"
+        f"  Cure: {group[0].fix}."
+        for reason, group in found.items()
+    ]

@@ -6,13 +6,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hslib.errors import DatasetError
+from hslib.errors import DatasetError, RequestError
 from hslib.server import ServerClient
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Messages = Sequence[dict[str, Any]]
+_OF_A_NEWER_LIBRARY = ("untagged enum", "unknown variant", "missing field", "invalid type")
+_CHARACTER = 6  # tokens; no character has more bytes
+
+
+class RenderError(DatasetError):
+    """A row that can't be rendered; ``fields['reason']`` is a short code."""
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 @dataclass(frozen=True)
@@ -68,13 +78,35 @@ class Vocabulary:
     def encode(self, text: str, recipe: Recipe) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=recipe.add_special_tokens))
 
-    def encode_chat(self, messages: Messages, recipe: Recipe) -> list[int]:
-        text = self.tokenizer.apply_chat_template(
-            list(messages),
-            tokenize=False,  # with tokenize=True len() of the result may be 2: a dict of lists
-            add_generation_prompt=recipe.add_generation_prompt,
-            **recipe.template,
-        )
+    def encode_chat(self, messages: Messages, recipe: Recipe, tools: Messages = ()) -> list[int]:
+        """Through the chat template.
+
+        Raises:
+            RenderError: there is no template, or it does not render this conversation.
+        """
+        from jinja2 import TemplateError
+
+        if self.tokenizer.chat_template is None:
+            raise RenderError(
+                "the tokenizer's folder has no chat template",
+                reason="no_template",
+                fix="put chat_template.jinja, as the server uses it, into the folder",
+            )
+        try:
+            text = self.tokenizer.apply_chat_template(
+                list(messages),
+                tools=list(tools) or None,
+                tokenize=False,  # with tokenize=True len() of the result may be 2: a dict of lists
+                add_generation_prompt=recipe.add_generation_prompt,
+                **recipe.template,
+            )
+        except (TemplateError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise RenderError(
+                f"the chat template refuses the row: {_first_line(error)}",
+                reason="template_refuses",
+                fix="write roles and tool calls as this model's template knows them, or drop "
+                "the row",
+            ) from error
         return self.encode(str(text), recipe)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -95,6 +127,22 @@ class Vocabulary:
         ]
 
 
+def readable(vocabulary: Vocabulary, ids: Sequence[int]) -> list[tuple[tuple[int, ...], str]]:
+    """(ids, text) of the smallest parts that are whole characters; a piece where none is."""
+    found, start = [], 0
+    while start < len(ids):
+        stop = start + 1
+        text = vocabulary.decode(ids[start:stop])
+        while (not text or "\ufffd" in text) and stop < min(len(ids), start + _CHARACTER):
+            stop += 1
+            text = vocabulary.decode(ids[start:stop])
+        if not text or "\ufffd" in text:  # no character begins here
+            stop, text = start + 1, vocabulary.pieces(ids[start : start + 1])[0]
+        found.append((tuple(ids[start:stop]), text))
+        start = stop
+    return found
+
+
 def _set_of(number: int | list[int] | None) -> frozenset[int]:
     if number is None:
         return frozenset()
@@ -110,10 +158,22 @@ class ServerVocabulary(Vocabulary):
     def encode(self, text: str, recipe: Recipe) -> list[int]:
         return self.client.tokenize(text, recipe.add_special_tokens)
 
-    def encode_chat(self, messages: Messages, recipe: Recipe) -> list[int]:
-        return self.client.tokenize_chat(
-            list(messages), recipe.add_generation_prompt, recipe.template
-        )
+    def encode_chat(self, messages: Messages, recipe: Recipe, tools: Messages = ()) -> list[int]:
+        """Raises :class:`RenderError` where the server refuses the row, or can't get its tools."""
+        if tools:
+            raise RenderError(
+                "the server's /tokenize takes no tools",
+                reason="tools",
+                fix="leave server_url empty: the folder's own template takes them",
+            )
+        try:
+            return self.client.tokenize_chat(
+                list(messages), recipe.add_generation_prompt, recipe.template
+            )
+        except RequestError as error:
+            if error.fields.get("status") not in (400, 422):
+                raise
+            raise RenderError(error.message, reason="server_refuses", fix=error.fix) from error
 
 
 def load_vocabulary(
@@ -137,11 +197,15 @@ def load_vocabulary(
             trust_remote_code=trust_remote_code,
             local_files_only=True,
         )
-    except (OSError, ValueError, ImportError) as error:
+    except Exception as error:  # the tokenizers library raises Exception itself
+        is_newer = any(word in str(error) for word in _OF_A_NEWER_LIBRARY)
         raise DatasetError(
-            f"no tokenizer can be loaded: {str(error).splitlines()[0]}",
+            f"no tokenizer can be loaded: {_first_line(error)}",
             path=str(path),
-            fix="name the model's folder (tokenizer.json or tokenizer.model in it); set "
+            fix="a newer library wrote tokenizer.json: update tokenizers and transformers to the "
+            "versions of the server"
+            if is_newer
+            else "name the model's folder (tokenizer.json or tokenizer.model in it); set "
             "trust_remote_code if it brings its own code",
         ) from error
     if slow and tokenizer.is_fast:
