@@ -27,7 +27,7 @@ def test_readmes_commands_train_a_drafter(tmp_path: Path) -> None:
     for name in ("hslib", "notebooks"):
         (tmp_path / name).symlink_to(ROOT / name)
     names = {"user": "human", "assistant": "gpt", "system": "system"}
-    lines = demo.dataset_path().read_text().splitlines()[:96]
+    lines = demo.dataset_path().read_text().splitlines()[:48]
     with (tmp_path / "sharegpt.jsonl").open("w") as file:
         for line in lines:
             turns = json.loads(line)["messages"]
@@ -40,7 +40,7 @@ def test_readmes_commands_train_a_drafter(tmp_path: Path) -> None:
     )
     assert run.returncode == 0, run.stderr[-3000:]
     runs = tmp_path / "runs/chats"
-    assert read_manifest(runs / "rows.jsonl").counts.rows == 96
-    assert len(Store(runs / "store").entries) == 96
+    assert read_manifest(runs / "rows.jsonl").counts.rows == 48
+    assert len(Store(runs / "store").entries) == 48
     metrics = json.loads((runs / "metrics.json").read_text())
     assert metrics["drafters"], metrics
