@@ -10,7 +10,7 @@ from make.joblogs import KINDS, LENGTHS, NOBODY, ODD_KINDS, ODD_LENGTHS, JobLog,
 from hslib.diagnosis import Diagnosis, diagnose_counts, sample_table
 
 # three hundred of each kind take minutes: HSLIB_JOB_LOGS=300 pytest -m slow tests/diagnosis
-QUICK, MANY = 10, int(os.environ.get("HSLIB_JOB_LOGS", "60"))
+QUICK, MANY = 15, int(os.environ.get("HSLIB_JOB_LOGS", "60"))
 
 
 def diagnosed(log: JobLog) -> Diagnosis:
@@ -58,7 +58,7 @@ def run(kind: str, count: int) -> None:
         if kind == "constant" and is_clear:
             assert found.verdict.main == "shift", seed
     if kind != "noise":
-        assert mains["shift"] >= 0.8 * count, mains
+        assert mains["shift"] >= 0.7 * count, mains
 
 
 @pytest.mark.slow
