@@ -14,7 +14,7 @@ from fakes.server import FakeServer
 from make import models as tiny_models
 from make.reference import CHUNK
 from real.servers import end_server
-from real.warm import WarmServers
+from real.warm import WarmServers, of_this_run
 
 from hslib.parameters import ServerParameters
 from hslib.server import launch as server
@@ -43,11 +43,9 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmServers]:
+def warm() -> WarmServers:
     """Servers forked from a process that has SGLang imported."""
-    servers = WarmServers(tmp_path_factory.mktemp("warm") / "log")
-    yield servers
-    servers.close()
+    return of_this_run()
 
 
 @pytest.fixture(scope="session")

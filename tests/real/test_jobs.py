@@ -199,7 +199,7 @@ def test_a_job_killed_at_any_instant_loses_and_repeats_nothing(
             "samples_per_request": 1,
         }
     )
-    kill_jobs(wanted, len(samples), kills=30)
+    kill_jobs(wanted, len(samples), kills=12)
     assert run(wanted).is_whole
     store = Store(wanted.store_path)
     assert store.verify(deep=True).clean
@@ -231,7 +231,7 @@ def test_kills_among_many_requests_in_flight_lose_and_repeat_nothing(
         }
     )
     try:
-        kill_jobs(wanted, len(samples), kills=30)
+        kill_jobs(wanted, len(samples), kills=12)
         assert run(wanted).is_whole
     finally:
         fake.stop()

@@ -3,9 +3,8 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -28,9 +27,9 @@ PLANTED = Path(__file__).parent / "planted"
 
 
 @pytest.fixture(autouse=True)
-def _warm(warm: WarmServers) -> Iterator[None]:
-    with mock.patch.object(launch, "spawn", warm.spawn):
-        yield
+def _warm(warm: WarmServers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "spawn", warm.spawn)
+    monkeypatch.setattr(processes.stop_group, "__defaults__", (0.0,))  # SGLang would take 5 s
 
 
 @pytest.fixture
