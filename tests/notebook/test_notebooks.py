@@ -108,6 +108,7 @@ def test_an_attached_server_is_used_and_stays(
         dump_dir=llama_server.dump_dir,
     )
     assert processes.is_alive(llama_server)
+    assert writers_of(Path(llama_server.log)), "as would those that are left of a job's own"
     run = tmp_path / "my-run"
     assert list(Store(run / "store").entries) == [0, 2]
     state = read_progress(run)

@@ -152,7 +152,7 @@ def test_a_rank_killed_in_the_middle_ends_the_job_which_a_resume_completes(
 def test_the_demo_job_with_two_ranks(warm: WarmServers, tmp_path: Path) -> None:
     papermill = str(Path(sys.executable).with_name("papermill"))
     command = [papermill, str(NOTEBOOK), str(tmp_path / "out.ipynb"), "--cwd", str(tmp_path)]
-    command += ["-p", "run_dir", str(tmp_path / "run"), "-p", "tp_size", "2"]
+    command += ["-p", "run_dir", str(tmp_path / "run"), "-p", "tp_size", "2", "-p", "limit", "128"]
     job = subprocess.Popen(
         command,
         env={**os.environ, **warm.for_kernels()},
@@ -167,11 +167,11 @@ def test_the_demo_job_with_two_ranks(warm: WarmServers, tmp_path: Path) -> None:
     assert job.returncode == 0, said[-3000:]
     assert processes.members(state) == []
     metrics = json.loads((tmp_path / "run/metrics.json").read_text())
-    assert (metrics["ok"], metrics["failed"]) == (256, 0)
+    assert (metrics["ok"], metrics["failed"]) == (128, 0)
     store = Store(tmp_path / "run/store")
     assert store.manifest.server["tp_size"] == 2
     assert store.verify(deep=True).clean
-    assert len(store) == 256
+    assert len(store) == 128
     assert_demo_is_reference(store)
 
 

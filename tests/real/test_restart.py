@@ -96,12 +96,12 @@ def log_of(parameters: ExtractionParameters) -> str:
 def test_a_killed_server_of_the_job_is_started_again_and_nothing_is_lost(
     model_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    wanted = job(rows(1500), model_of("llama"), tmp_path)
-    killed = kill_when_stored(wanted, 200)
+    wanted = job(rows(600), model_of("llama"), tmp_path)
+    killed = kill_when_stored(wanted, 100)
     result = run(wanted)
     assert not killed.is_alive()
     assert result.is_whole
-    assert result.totals.ok == 1500
+    assert result.totals.ok == 600
     assert Store(wanted.store_path).verify(deep=True).clean
     assert "waiting for the server" in log_of(wanted)
     assert "is back" in log_of(wanted)

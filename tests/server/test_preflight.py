@@ -4,6 +4,7 @@ The servers and the loaders are SGLang's own.
 """
 
 import dataclasses
+import functools
 import json
 import shutil
 import sys
@@ -139,6 +140,7 @@ def test_a_server_starts_without_the_tokenizer_that_is_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And captures: ``start`` ends with a canary request that came back right."""
+    monkeypatch.setattr(preflight, "ask_sglang", functools.cache(ask_sglang))  # 10 s a question
     plan = preflight.require(parameters_of(own_tokenizer, tmp_path))
     assert plan.skip_tokenizer
     state = start_server(own_tokenizer)
