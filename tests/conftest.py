@@ -52,16 +52,13 @@ def warm() -> WarmServers:
 def start_server(
     tmp_path_factory: pytest.TempPathFactory, warm: WarmServers
 ) -> Iterator[Callable[..., server.ServerState]]:
-    """Start servers that are stopped at the end of the session, if not before.
-
-    ``cold``: as users' are started, each process by itself and under its own name.
-    """
+    """Start servers that are stopped at the end of the session, if not before."""
     started: list[server.ServerState] = []
 
-    def start(model: Path, cold: bool = False, **parameters: object) -> server.ServerState:
+    def start(model: Path, **parameters: object) -> server.ServerState:
         run_dir = tmp_path_factory.mktemp("run")
         values = {"run_dir": str(run_dir), "model_path": str(model), "layers": "1,3,5"}
-        with mock.patch.object(server, "spawn", server.spawn if cold else warm.spawn):
+        with mock.patch.object(server, "spawn", warm.spawn):
             state = server.start(ServerParameters.from_values({**values, **parameters}))
         started.append(state)
         return state

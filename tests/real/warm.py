@@ -102,7 +102,8 @@ class WarmServers:
 
     def _start(self, path: Path) -> "subprocess.Popen[bytes]":
         # what libraries read as they are loaded is any server's
-        plan = preflight.require(ServerParameters(run_dir=str(self._folder / "run")))
+        places = {"run_dir": str(self._folder / "run"), "dump_dir": str(self._folder / "dumps")}
+        plan = preflight.require(ServerParameters(**places))
         with (self._folder / "log").open("w") as log:
             return subprocess.Popen(
                 [sys.executable, "-u", str(_PROGRAM), str(path)],
