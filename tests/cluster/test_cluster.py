@@ -179,6 +179,7 @@ def test_what_no_replica_can_help_stops_the_job_and_it_goes_on_later(
     assert_all_once(wanted.store_path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_finishes_what_is_in_flight_and_the_rest_comes_later(parameters: Any) -> None:
     wanted = parameters("slow", concurrency=1)
