@@ -14,7 +14,7 @@ from fakes.server import FakeServer
 from make import models as tiny_models
 from make.reference import CHUNK
 from real.servers import end_server
-from real.warm import WarmServers
+from real.warm import WarmServers, of_this_run
 
 from hslib.parameters import ServerParameters
 from hslib.server import launch as server
@@ -43,27 +43,22 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmServers]:
+def warm() -> WarmServers:
     """Servers forked from a process that has SGLang imported."""
-    servers = WarmServers(tmp_path_factory.mktemp("warm") / "log")
-    yield servers
-    servers.close()
+    return of_this_run()
 
 
 @pytest.fixture(scope="session")
 def start_server(
     tmp_path_factory: pytest.TempPathFactory, warm: WarmServers
 ) -> Iterator[Callable[..., server.ServerState]]:
-    """Start servers that are stopped at the end of the session, if not before.
-
-    ``cold``: as users' are started, each process by itself and under its own name.
-    """
+    """Start servers that are stopped at the end of the session, if not before."""
     started: list[server.ServerState] = []
 
-    def start(model: Path, cold: bool = False, **parameters: object) -> server.ServerState:
+    def start(model: Path, **parameters: object) -> server.ServerState:
         run_dir = tmp_path_factory.mktemp("run")
         values = {"run_dir": str(run_dir), "model_path": str(model), "layers": "1,3,5"}
-        with mock.patch.object(server, "spawn", server.spawn if cold else warm.spawn):
+        with mock.patch.object(server, "spawn", warm.spawn):
             state = server.start(ServerParameters.from_values({**values, **parameters}))
         started.append(state)
         return state

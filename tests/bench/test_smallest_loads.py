@@ -2,15 +2,19 @@
 
 import json
 import math
+import os
 import runpy
 import sys
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
 import pytest
 from real.warm import WarmServers
 
+from hslib.cluster.opening import open_cluster
 from hslib.server import launch as server
+from hslib.server import processes
 
 HERE = Path(__file__).parent
 SCRIPTS = {path.stem for path in HERE.glob("*.py")} - {"common", Path(__file__).stem}
@@ -23,10 +27,10 @@ SMALLEST = {
 SMALLEST_IN_PROCESSES = {  # hand-made servers, moto's, Ray's
     "growth": "--largest 200 --lines 1000",
     "object_store": "--samples 2 --tokens 8 --threads 2 --turns 1",
-    "cluster_scale": "--rows 2000 --replicas 2",
-    "cluster_overhead": "--turns 1 --rows 8",
+    "cluster_scale": "--rows 2000 --replicas 2 --faster 400",
 }
 SMALLEST_ON_SERVERS = {
+    "cluster_overhead": "--turns 1 --rows 8",
     "capture_overhead": "--rows 8 --turns 1",
     "json_return": "--load wide16 --rows 4 --json_rows 1 --turns 1",
     "one_at_a_time": "--rows 8 --turns 1",
@@ -76,4 +80,9 @@ def test_it_runs_on_a_real_server(
     script: str, warm: WarmServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "spawn", warm.spawn)
+    monkeypatch.setattr(processes.stop_group, "__defaults__", (0.0,))  # SGLang would take 5 s
+    path = [str(HERE.parent), os.environ.get("PYTHONPATH", "")]  # Ray's processes have it too
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+    opening = partial(open_cluster, replica_class=warm.replica_class())
+    monkeypatch.setattr("hslib.cluster.opening.open_cluster", opening)
     run(script, SMALLEST_ON_SERVERS[script], tmp_path / "out.json", monkeypatch)

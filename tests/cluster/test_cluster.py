@@ -1,5 +1,6 @@
 """A job on Ray: real actors, extractor, store and journals; the servers in them are hand-made."""
 
+import contextlib
 import itertools
 import os
 import re
@@ -19,6 +20,7 @@ from fakes.bucket import Bucket
 from fakes.replica import ok_lines, opened, run, when_stored
 from fakes.server import states_of
 from make.rows import random_sample, write_rows
+from make.waits import wait_until
 
 from hslib import extract
 from hslib.cluster import cluster, connection, opening
@@ -177,6 +179,7 @@ def test_what_no_replica_can_help_stops_the_job_and_it_goes_on_later(
     assert_all_once(wanted.store_path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_finishes_what_is_in_flight_and_the_rest_comes_later(parameters: Any) -> None:
     wanted = parameters("slow", concurrency=1)
@@ -290,16 +293,24 @@ def test_a_killed_driver_takes_its_cluster_with_it_and_the_job_goes_on_when_run_
     finally:
         driver.kill()
         driver.wait()
-    _, alive = psutil.wait_procs(started, timeout=5)
-    names = [process.name() for process in alive]
-    for process in alive:
-        process.kill()
-    assert {"ray::RuntimeEnvAgent", "ray::DashboardAgent"}.issuperset(names)  # they go later
+    go_later = {"ray::RuntimeEnvAgent", "ray::DashboardAgent"}
+    wait_until("its cluster's end", lambda: set(names_of(started)) <= go_later, 5)
+    for process in started:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
     stored = len(ok_lines(wanted.store_path))
     assert stored < len(SAMPLES)
     result = run(wanted)
     assert (result.totals.already_done, result.totals.ok) == (stored, len(SAMPLES) - stored)
     assert_all_once(wanted.store_path)
+
+
+def names_of(processes: list[psutil.Process]) -> Iterator[str]:
+    """Of those that are alive."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                yield process.name()
 
 
 @pytest.mark.slow

@@ -13,9 +13,11 @@ import pytest
 import ray
 from fakes.replica import ok_lines, when_stored
 from ray.cluster_utils import Cluster as RayCluster
+from real.warm import WarmServers
 
 from hslib import extract
 from hslib.cluster.cluster import Cluster
+from hslib.cluster.opening import open_cluster
 from hslib.job.progress import read_progress
 from hslib.parameters import ExtractionParameters
 from hslib.server import launch as server
@@ -31,12 +33,16 @@ NODE = {"num_cpus": 1, "object_store_memory": 100 << 20, "include_dashboard": Fa
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[RayCluster]:
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    patch = pytest.MonkeyPatch()
+    path = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    patch.setenv("PYTHONPATH", os.pathsep.join(path))
+    patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     found = RayCluster(initialize_head=True, head_node_args=NODE)
     found.add_node(num_cpus=1, object_store_memory=100 << 20)
     yield found
     ray.shutdown()
     found.shutdown()
+    patch.undo()
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +67,10 @@ def parameters(
 
 
 @pytest.fixture(scope="module")
-def servers(parameters: Callable[..., ExtractionParameters]) -> Iterator[Cluster]:
-    found = extract.open_servers(parameters("first"))
-    assert isinstance(found, Cluster)
+def servers(
+    parameters: Callable[..., ExtractionParameters], warm: WarmServers
+) -> Iterator[Cluster]:
+    found = open_cluster(parameters("first"), replica_class=warm.replica_class())
     yield found
     found.close()
 

@@ -171,10 +171,10 @@ def test_the_model_answers_most_fresh_questions(model: Any, tokenizer: Any) -> N
     from make.demo.evaluate import score_by_kind
 
     encoder, rng = ChatEncoder(tokenizer), Random(987_654)
-    scores = score_by_kind(model, encoder, [dialogue(rng, encoder.cost, 100) for _ in range(40)])
-    assert scores["all"].asked >= 40 and set(scores) - {"all", "note"} <= set(KINDS)
+    scores = score_by_kind(model, encoder, [dialogue(rng, encoder.cost, 100) for _ in range(20)])
+    assert scores["all"].asked >= 20 and set(scores) - {"all", "note"} <= set(KINDS)
     assert scores["all"].right / scores["all"].asked >= 0.6
-    assert scores["chain"].asked >= 500
+    assert scores["chain"].asked >= 250
     assert scores["chain"].right / scores["chain"].asked >= 0.95, "what comes to mind first"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from real.warm import WarmServers
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks/04_statistics.ipynb"
 # cell, what stands in one of its outputs, and what is put there: stream, HTML table, scrolling one
@@ -21,7 +22,7 @@ EDITS = (
 
 
 @pytest.mark.slow
-def test_an_edited_number_fails_its_cell_and_no_other(tmp_path: Path) -> None:
+def test_an_edited_number_fails_its_cell_and_no_other(tmp_path: Path, warm: WarmServers) -> None:
     """From nothing: the notebook extracts the demo first."""
     nb = nbformat.read(NOTEBOOK, as_version=4)
     for cell_id, stands, put in EDITS:
@@ -34,7 +35,7 @@ def test_an_edited_number_fails_its_cell_and_no_other(tmp_path: Path) -> None:
     run = subprocess.run(
         [*command, "edited.ipynb"],
         cwd=tmp_path,
-        env={**os.environ, "HSLIB_RUNS_ROOT": str(tmp_path)},
+        env={**os.environ, **warm.for_kernels(), "HSLIB_RUNS_ROOT": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,

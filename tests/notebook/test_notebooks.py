@@ -9,8 +9,9 @@ from typing import Any
 
 import nbformat
 import papermill
-import psutil
 import pytest
+from real.servers import writers_of
+from real.warm import WarmServers
 
 from hslib.job.progress import read_progress
 from hslib.server import launch as server
@@ -68,22 +69,16 @@ def execute(tmp_path: Path, notebook: str, **parameters: Any) -> None:
     )
 
 
-def servers_of(run_path: Path) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.cwd() == str(run_path) and "sglang" in " ".join(process.cmdline()):
-                found.append(process)
-        except (psutil.AccessDenied, psutil.NoSuchProcess):
-            continue
-    return found
-
-
 @pytest.mark.slow
 def test_a_job_that_cannot_go_on_stops_the_server_it_started(
-    tmp_path: Path, model_of: Callable[[str], Path]
+    tmp_path: Path,
+    model_of: Callable[[str], Path],
+    warm: WarmServers,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Only the server can tell that it takes no row of that length."""
+    for name, value in warm.for_kernels().items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(papermill.PapermillExecutionError, match="the server takes at most"):
         execute(
             tmp_path,
@@ -92,8 +87,9 @@ def test_a_job_that_cannot_go_on_stops_the_server_it_started(
             layers="1,3,5",
             max_tokens=10_000_000,
         )
-    assert (tmp_path / "runs/demo/server.log").exists(), "it had been started"
-    assert servers_of(tmp_path) == []
+    log = tmp_path / "runs/demo/server.log"
+    assert log.exists(), "it had been started"
+    assert writers_of(log) == []
 
 
 def test_an_attached_server_is_used_and_stays(
@@ -113,6 +109,7 @@ def test_an_attached_server_is_used_and_stays(
         max_rejected_share=0.4,
     )
     assert processes.is_alive(llama_server)
+    assert writers_of(Path(llama_server.log)), "as would those that are left of a job's own"
     run = tmp_path / "my-run"
     assert list(Store(run / "store").entries) == [0, 2]
     state = read_progress(run)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from make import models as tiny_models
 from make.reference import reference_states, relative_errors
 from make.rows import random_sample, write_rows
 from real.servers import end_server
+from real.warm import WarmServers
 from safetensors.torch import load_file, save_file
 
 from hslib import extract
@@ -75,28 +77,45 @@ def test_a_checkpoint_that_lacks_tensors_is_refused_with_each_by_its_name(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("family", "pattern", "said"),
+    ("family", "missing"),
     [
-        ("llama", r"\.mlp\.down_proj\.weight$", r"layers\.0\.mlp\.down_proj\.weight and 5 more"),
-        ("qwen3_moe", r"\.3\.mlp\.experts\.2\.gate_proj", r"3\.mlp\.experts\.w13_weight: local"),
-        ("deepseek_v3", r"\.2\.self_attn\.kv_b_proj", r"2\.self_attn\.kv_b_proj\.weight: never"),
-        ("deepseek_v3", r"\.2\.self_attn\.q_a_proj", r"2\.self_attn\.fused_qkv_a_proj.*: never"),
-        ("llama", r"^lm_head", r"lm_head\.weight: never loaded"),
+        (
+            "llama",
+            {
+                r"\.mlp\.down_proj\.weight$": r"layers\.0\.mlp\.down_proj\.weight and 5 more",
+                r"^lm_head": r"lm_head\.weight: never loaded",
+            },
+        ),
+        (
+            "qwen3_moe",
+            {r"\.3\.mlp\.experts\.2\.gate_proj": r"3\.mlp\.experts\.w13_weight: local"},
+        ),
+        (
+            "deepseek_v3",
+            {
+                r"\.2\.self_attn\.kv_b_proj": r"2\.self_attn\.kv_b_proj\.weight: never",
+                r"\.2\.self_attn\.q_a_proj": r"2\.self_attn\.fused_qkv_a_proj.*: never",
+            },
+        ),
     ],
+    ids=["llama", "qwen3_moe", "deepseek_v3"],
 )
 def test_what_each_family_calls_a_missing_tensor(
     model_of: Callable[[str], Path],
     tmp_path: Path,
     start_server: Start,
     family: str,
-    pattern: str,
-    said: str,
+    missing: dict[str, str],
 ) -> None:
+    """``missing``: patterns of tensors that are taken away, and what is said of them."""
+
     def spoil(tensors: Tensors) -> None:
-        for name in [name for name in tensors if re.search(pattern, name)]:
+        for name in [name for name in tensors if re.search("|".join(missing), name)]:
             del tensors[name]
 
-    assert re.search(said, refusal(start_server, changed(model_of(family), tmp_path / "m", spoil)))
+    told = refusal(start_server, changed(model_of(family), tmp_path / "m", spoil))
+    for said in missing.values():
+        assert re.search(said, told)
 
 
 @pytest.mark.slow
@@ -148,8 +167,8 @@ def test_a_whole_model_is_checked_and_has_a_fingerprint(llama_server: server.Ser
 class Served:
     """One server after another at one port, and a job that knows it by its URL."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, warm: WarmServers) -> None:
+        self.folder, self._warm = folder, warm
         self._values: dict[str, object] = {"run_dir": str(folder / "server"), "layers": "1,3,5"}
         self.samples = [random_sample(index, 20, seed=4) for index in range(600)]
         self.rows = write_rows(folder / "rows.jsonl", self.samples)
@@ -158,7 +177,8 @@ class Served:
     def start(self, model: Path, **values: object) -> None:
         self.stop()
         given = self._values | {"model_path": str(model)} | values
-        self.state = server.start(ServerParameters.from_values(given))
+        with mock.patch.object(server, "spawn", self._warm.spawn):
+            self.state = server.start(ServerParameters.from_values(given))
         port = int(self.state.url.rsplit(":", 1)[1])
         self._values |= {"port": port, "dump_dir": self.state.dump_dir}
 
@@ -194,8 +214,8 @@ class Served:
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    found = Served(tmp_path)
+def served(tmp_path: Path, warm: WarmServers) -> Iterator[Served]:
+    found = Served(tmp_path, warm)
     yield found
     found.stop()
 

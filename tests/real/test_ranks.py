@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from real.served import (
     assert_is_the_models,
 )
 from real.servers import end_server
+from real.warm import WarmServers
 
 from hslib.errors import DumpError, ServerError
 from hslib.job.progress import read_progress
@@ -87,7 +89,7 @@ def test_a_rank_that_captured_its_own_part_of_a_sum_would_be_noticed(
     plugin_on_path(tmp_path, "partial_sums", PARTIAL_SUMS, monkeypatch)
     refusal = ""
     try:
-        state = start_server(model_of("qwen3"), cold=True, tp_size=2)
+        state = start_server(model_of("qwen3"), tp_size=2)
     except ServerError as error:
         refusal = str(error)
     if refusal:
@@ -117,9 +119,9 @@ def plugin_on_path(folder: Path, name: str, code: str, monkeypatch: pytest.Monke
 
 
 def test_a_rank_killed_in_the_middle_ends_the_job_which_a_resume_completes(
-    model_of: Callable[[str], Path], start_server: StartServer, tmp_path: Path
+    model_of: Callable[[str], Path], start_server: StartServer, warm: WarmServers, tmp_path: Path
 ) -> None:
-    state = start_server(model_of("qwen3"), cold=True, tp_size=2)
+    state = start_server(model_of("qwen3"), tp_size=2)
     wanted = parameters_for(state, model_of("qwen3"), tmp_path, 160, server_wait_s=1.0)
     job = start_job(wanted)
     wait_until("some rows", lambda: stored(wanted.run_path) > 20)
@@ -136,7 +138,8 @@ def test_a_rank_killed_in_the_middle_ends_the_job_which_a_resume_completes(
     committed = {index: entry.entry for index, entry in store.entries.items()}
 
     again = wanted.model_copy(update={"server_url": "", "tp_size": 2})  # starts its own
-    result = run(again)
+    with mock.patch.object(server, "spawn", warm.spawn):
+        result = run(again)
     assert (result.totals.already_done, result.totals.ok) == (progress.ok, 160 - progress.ok)
     entries = Store(wanted.store_path).entries
     assert committed == {index: entries[index].entry for index in committed}
@@ -146,11 +149,17 @@ def test_a_rank_killed_in_the_middle_ends_the_job_which_a_resume_completes(
 # --- the demo, and replicas of two ranks --------------------------------------------------
 
 
-def test_the_demo_job_with_two_ranks(tmp_path: Path) -> None:
+def test_the_demo_job_with_two_ranks(warm: WarmServers, tmp_path: Path) -> None:
     papermill = str(Path(sys.executable).with_name("papermill"))
     command = [papermill, str(NOTEBOOK), str(tmp_path / "out.ipynb"), "--cwd", str(tmp_path)]
-    command += ["-p", "run_dir", str(tmp_path / "run"), "-p", "tp_size", "2"]
-    job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    command += ["-p", "run_dir", str(tmp_path / "run"), "-p", "tp_size", "2", "-p", "limit", "128"]
+    job = subprocess.Popen(
+        command,
+        env={**os.environ, **warm.for_kernels()},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     wait_until("the job's server", lambda: server.read_state(tmp_path / "run") is not None)
     state = server.read_state(tmp_path / "run")
     assert state is not None
@@ -158,18 +167,18 @@ def test_the_demo_job_with_two_ranks(tmp_path: Path) -> None:
     assert job.returncode == 0, said[-3000:]
     assert processes.members(state) == []
     metrics = json.loads((tmp_path / "run/metrics.json").read_text())
-    assert (metrics["ok"], metrics["failed"]) == (256, 0)
+    assert (metrics["ok"], metrics["failed"]) == (128, 0)
     store = Store(tmp_path / "run/store")
     assert store.manifest.server["tp_size"] == 2
     assert store.verify(deep=True).clean
-    assert len(store) == 256
+    assert len(store) == 128
     assert_demo_is_reference(store)
 
 
 def test_two_replicas_of_two_ranks_each_write_what_is_theirs(
     model_of: Callable[[str], Path], start_server: StartServer, tmp_path: Path
 ) -> None:
-    state = start_server(model_of("llama"), cold=True, tp_size=2, dp_size=2)
+    state = start_server(model_of("llama"), tp_size=2, dp_size=2)
     schedulers = schedulers_of(state)
     assert len(schedulers) == 4
     wanted = parameters_for(state, model_of("llama"), tmp_path, 40)
@@ -188,7 +197,7 @@ def test_a_server_with_attention_data_parallelism_says_why_it_ends(
     """As one that somebody starts by hand, past preflight: the first rank that ends is heard."""
     monkeypatch.setattr(preflight, "_SPLITTING", set())
     with pytest.raises(ServerError, match="died while starting") as caught:
-        start_server(model_of("qwen3"), cold=True, tp_size=2, extra_args=["--attn-dp-size", "2"])
+        start_server(model_of("qwen3"), tp_size=2, extra_args=["--attn-dp-size", "2"])
     assert "attention data parallelism" in caught.value.fix
 
 
@@ -219,7 +228,7 @@ def ranks(
             for sample, dump in zip(samples, served.dump(samples), strict=True):
                 of_one[sample.index] = states_of(dump)
     end_server(alone)
-    state = start_server(model, chunked_prefill_size=CHUNK, cold=True, tp_size=2)
+    state = start_server(model, chunked_prefill_size=CHUNK, tp_size=2)
     with server.client_of(state) as client:
         yield Ranks(Served(model, client, DumpDir(state.dump_dir)), state, of_one)
     end_server(state)

@@ -5,112 +5,113 @@ server is a fork of this process, and its scheduler and detokenizer are forks of
 else is SGLang's own: the command line, the plugins, the processes, the HTTP. How a server is
 started for users (``hslib.server.launch.spawn``) has tests of its own.
 
-As a program: reads ``{"arguments", "variables", "log"}`` as JSON lines, answers with process ids.
+Kernels and Ray's actors, which are processes of their own, get theirs through a socket, too.
 """
 
+import atexit
+import functools
 import json
-import os
-import signal
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-_KERNELS = Path(__file__).parents[2] / "patches" / "cpu_kernels"
+from make.waits import wait_until
+
+from hslib.cluster.messages import ReplicaFacts
+from hslib.cluster.replica import Replica
+from hslib.parameters import ServerParameters
+from hslib.server import launch, preflight
+from hslib.server.command_line import environment
+
+_PROGRAM = Path(__file__).with_name("warm_process.py")
+_TESTS = Path(__file__).parents[1]
+_KERNELS = _TESTS.parent / "patches" / "cpu_kernels"
+Spawn = Callable[[list[str], dict[str, str], Path], int]
+
+
+def spawn_at(address: str) -> Spawn:
+    """What stands in for ``hslib.server.launch.spawn``, in any process."""
+
+    def spawn(arguments: list[str], variables: dict[str, str], log: Path) -> int:
+        """Fork a server; returns its process id, the leader of a session of its own."""
+        request = {"arguments": arguments, "variables": variables, "log": str(log)}
+        with socket.socket(socket.AF_UNIX) as connection, connection.makefile("rw") as stream:
+            connection.connect(address)
+            stream.write(json.dumps(request) + "\n")
+            stream.flush()
+            return int(stream.readline())
+
+    return spawn
+
+
+def use(address: str) -> None:
+    """Have this process, which is not the tests' own, start its servers there."""
+    launch.spawn = spawn_at(address)
+
+
+@functools.cache
+def of_this_run() -> "WarmServers":
+    """Those of all tests, and of the notebooks that have no fixtures."""
+    return WarmServers(Path(tempfile.mkdtemp(prefix="hslib-warm-")))
 
 
 class WarmServers:
-    """The forking process; :meth:`spawn` stands in for ``hslib.server.launch.spawn``."""
+    """The forking process, once it is asked for; it ends with this one."""
 
-    def __init__(self, log: Path) -> None:
-        self._log, self._process = log, None  # type: Path, subprocess.Popen[str] | None
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._process = folder, None  # type: Path, subprocess.Popen[bytes] | None
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+    @property
+    def address(self) -> str:
+        """The socket at which it takes requests."""
+        path = self._folder / "socket"
+        if self._process is None:
+            self._process = self._start(path)
+            wait_until("the warm process", lambda: path.exists() or self._has_ended())
+            assert path.exists(), (self._folder / "log").read_text()[-2000:]
+        return str(path)
 
     def spawn(self, arguments: list[str], variables: dict[str, str], log: Path) -> int:
-        """Fork a server; returns its process id, the leader of a session of its own."""
-        if self._process is None:
-            self._process = self._start(variables)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        request = {"arguments": arguments, "variables": variables, "log": str(log)}
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert answer, f"the warm process ended: {self._log.read_text()[-2000:]}"
-        return int(answer)
+        return spawn_at(self.address)(arguments, variables, log)
 
-    def _start(self, variables: dict[str, str]) -> "subprocess.Popen[str]":
-        # what libraries read as they are loaded is a server's own; but not what this one server
-        # has on its path, such as a plugin that plants a fault
-        base = {**variables, "PYTHONPATH": str(_KERNELS)}
-        with self._log.open("w") as errors:
+    def for_kernels(self) -> dict[str, str]:
+        """The environment in which notebooks' kernels start their servers so."""
+        startup = self._folder / "ipython/profile_default/startup/warm.py"
+        startup.parent.mkdir(parents=True, exist_ok=True)
+        startup.write_text(
+            f"import sys\nsys.path.append({str(_TESTS)!r})\n"
+            f"from real import warm\nwarm.use({self.address!r})\ndel sys, warm\n"
+        )
+        return {"IPYTHONDIR": str(self._folder / "ipython")}
+
+    def replica_class(self) -> type[Replica]:
+        """A cluster's replica, whose server starts so."""
+        address = self.address
+
+        class WarmReplica(Replica):
+            def start(self) -> ReplicaFacts:
+                use(address)
+                return super().start()
+
+        return WarmReplica
+
+    def _start(self, path: Path) -> "subprocess.Popen[bytes]":
+        # what libraries read as they are loaded is any server's
+        places = {"run_dir": str(self._folder / "run"), "dump_dir": str(self._folder / "dumps")}
+        plan = preflight.require(ServerParameters(**places))
+        with (self._folder / "log").open("w") as log:
             return subprocess.Popen(
-                [sys.executable, "-u", __file__],
-                env=base,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
+                [sys.executable, "-u", str(_PROGRAM), str(path)],
+                env={**environment(plan), "PYTHONPATH": str(_KERNELS)},
+                stdin=subprocess.PIPE,  # closed by the end of this process, however it comes
+                stdout=log,
+                stderr=log,
             )
 
-    def close(self) -> None:
-        """End the forking process; servers are stopped by those who started them."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-
-def _serve(request: dict[str, Any]) -> None:
-    """In the fork: what ``python -m sglang.launch_server`` does."""
-    os.setsid()
-    output = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (output, 1), (output, 2)):
-        os.dup2(source, target)
-    os.environ.clear()
-    os.environ.update(request["variables"])
-    path = request["variables"].get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:0] = [folder for folder in path if folder and folder not in sys.path]
-    arguments = request["arguments"]
-    arguments = arguments[arguments.index("sglang.launch_server") + 1 :]
-
-    from sglang import launch_server
-    from sglang.srt.plugins import load_plugins
-    from sglang.srt.utils import kill_process_tree
-
-    try:
-        load_plugins()  # which may put others in place of the two functions below
-        launch_server.run_server(launch_server.prepare_server_args(arguments))
-    finally:
-        kill_process_tree(os.getpid(), include_parent=False)
-
-
-def _main() -> None:
-    import multiprocessing
-
-    import sglang.launch_server
-    import sglang.srt.entrypoints.http_server
-    import sglang.srt.managers.data_parallel_controller
-    import sglang.srt.managers.detokenizer_manager
-    import sglang.srt.managers.scheduler
-    import sglang.srt.models.registry  # noqa: F401
-
-    multiprocessing.set_start_method("fork", force=True)
-    multiprocessing.set_start_method = lambda *_args, **_more: None  # type: ignore[assignment]
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # servers that end are not waited for
-    for line in sys.stdin:
-        request = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            try:
-                _serve(request)
-            except BaseException:
-                import traceback
-
-                traceback.print_exc()
-            os._exit(1)
-        print(child, flush=True)
-
-
-if __name__ == "__main__":
-    _main()
+    def _has_ended(self) -> bool:
+        return self._process is not None and self._process.poll() is not None

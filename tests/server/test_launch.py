@@ -18,7 +18,7 @@ import httpx
 import psutil
 import pytest
 from make.rows import random_sample
-from real.servers import end_server
+from real.servers import end_server, writers_of
 from real.warm import WarmServers
 
 from hslib.errors import DumpError, ParameterError, RequestError, ServerError
@@ -349,22 +349,14 @@ def launch_without_plugin(parameters: ServerParameters, warm: WarmServers) -> se
         return server.launch(plan)
 
 
-def left_behind(parameters: ServerParameters) -> list[psutil.Process]:
-    marker = str(parameters.dump_path)
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("SGLANG_HS_DUMP_DIR") == marker:
-                found.append(process)
-        except (psutil.AccessDenied, psutil.NoSuchProcess):
-            continue
-    return found
-
-
 @pytest.mark.slow
 def test_a_server_that_dies_while_loading_is_told_with_its_last_lines(
-    model_of: Callable[[str], Path], tmp_path: Path
+    model_of: Callable[[str], Path],
+    warm: WarmServers,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(server, "spawn", warm.spawn)
     parameters = ServerParameters(
         run_dir=str(tmp_path / "broken"),
         dump_dir=str(tmp_path / "dumps"),
@@ -374,7 +366,7 @@ def test_a_server_that_dies_while_loading_is_told_with_its_last_lines(
     with pytest.raises(ServerError, match="died while starting") as caught:
         server.start(parameters)
     assert "safetensors" in str(caught.value).lower()
-    assert left_behind(parameters) == []
+    assert writers_of(parameters.run_path / "server.log") == []
     assert not server.state_path(parameters.run_path).exists()
 
 

@@ -4,6 +4,7 @@ The servers and the loaders are SGLang's own.
 """
 
 import dataclasses
+import functools
 import json
 import shutil
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from real.servers import end_server
+from real.warm import WarmServers
 
 from hslib.errors import ServerError
 from hslib.parameters import ServerParameters
@@ -131,9 +133,14 @@ def own_tokenizer(folder: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_server_starts_without_the_tokenizer_that_is_code(
-    own_tokenizer: Path, tmp_path: Path, start_server: Callable[..., server.ServerState]
+    own_tokenizer: Path,
+    tmp_path: Path,
+    start_server: Callable[..., server.ServerState],
+    warm: WarmServers,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And captures: ``start`` ends with a canary request that came back right."""
+    monkeypatch.setattr(preflight, "ask_sglang", functools.cache(ask_sglang))  # 10 s a question
     plan = preflight.require(parameters_of(own_tokenizer, tmp_path))
     assert plan.skip_tokenizer
     state = start_server(own_tokenizer)
@@ -141,6 +148,7 @@ def test_a_server_starts_without_the_tokenizer_that_is_code(
     end_server(state)
     assert not (tmp_path / "ran").exists()
     # control: SGLang given the tokenizer dies of it
+    monkeypatch.setattr(server, "spawn", warm.spawn)
     failing = server.launch(dataclasses.replace(plan, skip_tokenizer=False))
     try:
         with pytest.raises(ServerError, match="contains custom code which must be executed"):
