@@ -18,7 +18,7 @@ class AnsweredRow(pydantic.BaseModel, frozen=True):
     input_ids: list[int]
     loss_mask: list[int]
     last_answer: int  # tokens of the last answer
-    num_cut: int  # answers of it that came to their longest length
+    stop_reasons: list[str]  # of each answer: stop, or length where it was cut
 
 
 class Outcome(pydantic.BaseModel, frozen=True):

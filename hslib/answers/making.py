@@ -140,12 +140,16 @@ def _require_model(server: ServerClient, folder: Path) -> None:
 
 def _conversations(source: str | Path, chat: Chat, digests: list[str]) -> Iterator[Asked]:
     """What is to be answered; appends the digest of every chunk of the source."""
+    is_checked = False
     for raw in cut(iter(read_rows(source, columns=None))):
         digests.append(digest_of(raw))
         for index, row in raw:
             digest = digest_of([(index, row)])
             found = row if isinstance(row, Rejection) else read_conversation(index, row, False)
             if not isinstance(found, Rejection):
+                if not is_checked:  # one tells whether the tokenizer renders by code of its own
+                    chat.check(found)
+                    is_checked = True
                 found = _askable(chat, found.with_system(chat.recipe.system_prompt))
             yield Asked(found, digest)
 
@@ -185,12 +189,12 @@ def _require_whole(progress: AnswerProgress) -> None:
 
 @dataclass(frozen=True, eq=False)
 class GeneratedRow(Row):
-    """``num_cut``: answers in it that came to their longest length."""
+    """``stop_reasons``: of each answer in it, ``stop`` or ``length`` (it was cut)."""
 
-    num_cut: int = 0
+    stop_reasons: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        return {**super().as_dict(), "num_cut": self.num_cut}
+        return {**super().as_dict(), "stop_reasons": self.stop_reasons}
 
 
 def items_of(outcome: Outcome, last_only: bool) -> list[GeneratedRow | Rejection]:
@@ -210,7 +214,7 @@ def items_of(outcome: Outcome, last_only: bool) -> list[GeneratedRow | Rejection
         turn = number if len(rows) > 1 else None
         row_id = outcome.id if turn is None else f"{outcome.id}:{turn}"
         ids = np.asarray(row.input_ids, "<i4")
-        found.append(GeneratedRow(outcome.index, row_id, turn, ids, mask, row.num_cut))
+        found.append(GeneratedRow(outcome.index, row_id, turn, ids, mask, tuple(row.stop_reasons)))
     return found
 
 
@@ -227,6 +231,6 @@ def _write(
             rejected.write(chunk.rejected)
             counts += chunk.counts
             ended_early.update(o.reason for o in group if o.rows and o.reason)
-            num_cut += sum(row.num_cut for outcome in group for row in outcome.rows)
+            num_cut += sum(row.stop_reasons.count("length") for o in group for row in o.rows)
     making.appear(files)
     return counts, {"answers_cut": num_cut, "ended_early": dict(ended_early)}

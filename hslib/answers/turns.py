@@ -102,16 +102,16 @@ def join(turns: Sequence[Turn]) -> list[AnsweredRow]:
     rows: list[AnsweredRow] = []
     for turn in turns:
         prompt, answer = list(turn.prompt), list(turn.answer.ids)
-        mask, num_cut = [0] * len(prompt), int(turn.answer.is_cut)
+        mask, reasons = [0] * len(prompt), ["length" if turn.answer.is_cut else "stop"]
         if rows and prompt[: len(rows[-1].input_ids)] == rows[-1].input_ids:
             begin = rows.pop()
             mask[: len(begin.loss_mask)] = begin.loss_mask
-            num_cut += begin.num_cut
+            reasons = begin.stop_reasons + reasons
         row = AnsweredRow(
             input_ids=prompt + answer,
             loss_mask=mask + [1] * len(answer),
             last_answer=len(answer),
-            num_cut=num_cut,
+            stop_reasons=reasons,
         )
         rows.append(row)
     return rows

@@ -19,10 +19,10 @@ def write_parquet(lines: Path, out: Path) -> None:
         "loss_mask": pyarrow.list_(pyarrow.uint8()),
         "source_index": pyarrow.int64(),
         "turn": pyarrow.int32(),
-        "num_cut": pyarrow.int32(),
+        "stop_reasons": pyarrow.list_(pyarrow.string()),
     }
     with lines.open("rb") as rows:
-        names = orjson.loads(rows.readline() or "{}").keys() or types.keys() - {"num_cut"}
+        names = orjson.loads(rows.readline() or "{}").keys() or types.keys() - {"stop_reasons"}
     schema = pyarrow.schema({name: kind for name, kind in types.items() if name in names})
     temporary = out.with_name(f".{out.name}.partial")
     with (

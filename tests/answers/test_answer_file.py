@@ -102,7 +102,7 @@ def test_several_samples_and_cut_answers(client: ServerClient, tmp_path: Path) -
     manifest = answer_file(source, out, RECIPE, settings, [client])
     rows = pyarrow.parquet.read_table(out).to_pylist()
     assert [row["id"] for row in rows] == [f"demo-000{i}#{s}" for i in range(3) for s in range(2)]
-    assert [row["num_cut"] for row in rows] == [1] * 6
+    assert [row["stop_reasons"] for row in rows] == [["length"]] * 6
     assert [sum(row["loss_mask"]) for row in rows] == [3] * 6
     assert manifest.answers == {"answers_cut": 6, "ended_early": {"cut": 6}}
 

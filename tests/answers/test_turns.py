@@ -133,7 +133,7 @@ def test_a_cut_answer_is_kept_or_not_and_nothing_follows_it(keep_cut: bool) -> N
     dialogue = ask(TWO, model, longest=1, keep_cut=keep_cut)
     assert (dialogue.ended_by, dialogue.detail) == ("cut", "an answer was cut after 1 tokens")
     assert rows(dialogue) == ([("u:one$a:a", "________a")] if keep_cut else [])
-    assert [row.num_cut for row in join(dialogue.turns)] == [1] * keep_cut
+    assert [row.stop_reasons for row in join(dialogue.turns)] == [["length"]] * keep_cut
     assert len(model.prompts) == 1
 
 
