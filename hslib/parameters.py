@@ -122,8 +122,9 @@ class RowsParameters(KeyParameters):
 
     ``regenerate``: the served model answers every user turn anew; ``server_url`` empty = the run's
     server, else one is started and stopped. ``max_answer_tokens``: an answer that comes to it is
-    cut, and with ``cut_answers`` its turn dropped, or kept: the row's ``stop_reasons`` say ``length``.
-    ``samples``: how often each conversation is answered. ``concurrency``: conversations in flight.
+    cut, and with ``cut_answers`` its turn dropped, or kept: its row's ``stop_reasons`` say
+    ``length``. ``samples``: how often each conversation is answered. ``concurrency``: conversations
+    in flight.
     """
 
     chats_path: str = ""
