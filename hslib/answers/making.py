@@ -97,7 +97,7 @@ def answer_file(
         Lock(files.beside(".lock"), "the file of rows"),
         explained(JobError, "the rows can't be written", files.out),
     ):
-        if files.out.exists():
+        if files.out.exists() and not journal_path.exists():  # else it was killed at the end
             return making.made_before(files, asked)
         for server in servers:
             _require_model(server, recipe.model)

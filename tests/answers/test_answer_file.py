@@ -260,6 +260,20 @@ def test_a_whole_file_is_not_made_again(tmp_path: Path) -> None:
         run(tmp_path, again, max_answer_tokens=5)
 
 
+def test_a_kill_before_the_manifest_is_made_good_and_nothing_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("hslib.rows.making.write_manifest", lambda *_: os.fsync(-1))
+        with pytest.raises(JobError):
+            run(tmp_path, StandIn())
+    assert (tmp_path / "rows.jsonl").exists()
+    again = StandIn()
+    manifest = run(tmp_path, again)
+    assert (again.asked, manifest.counts.rows) == (0, 6)
+    assert len(lines(tmp_path / "rows.jsonl")) == 6
+
+
 def test_rows_that_can_not_be_asked_are_rejected_by_name(tmp_path: Path) -> None:
     question = {"role": "user", "content": "Compute 3 x 7."}
     chats(
