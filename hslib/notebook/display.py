@@ -37,7 +37,7 @@ class _Scrolling:
         return f"a table of {len(self.frame)} lines"
 
 
-def long_table(frame: "pandas.DataFrame", empty: str) -> Any:
+def long_table(frame: "pandas.DataFrame", empty: str = "Nothing.") -> Any:
     """A table that scrolls; where there is no line, the words ``empty``."""
     from IPython.display import Markdown
 

@@ -128,11 +128,7 @@ class ServerClient:
         Raises:
             RequestError: refused, failed, not answered, or ended by the server.
         """
-        body = {
-            "input_ids": list(input_ids),
-            "sampling_params": {"max_new_tokens": max_new_tokens, "temperature": temperature},
-        }
-        answer = orjson.loads(self._request("POST", "/generate", orjson.dumps(body)).content)
+        answer = self._generate({"input_ids": list(input_ids)}, max_new_tokens, temperature)
         end = answer["meta_info"]["finish_reason"]
         if end["type"] not in ("stop", "length"):
             raise RequestError(
@@ -207,8 +203,10 @@ class ServerClient:
         answer = self._request("POST", "/tokenize", orjson.dumps(body))
         return [int(number) for number in answer["tokens"]]
 
-    def _generate(self, body: dict[str, Any]) -> Any:
-        body["sampling_params"] = {"max_new_tokens": 0, "temperature": 0}
+    def _generate(
+        self, body: dict[str, Any], max_new_tokens: int = 0, temperature: float = 0.0
+    ) -> Any:
+        body["sampling_params"] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
         content = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         return self._request("POST", "/generate", content)
 

@@ -93,6 +93,7 @@ def test_the_rows_are_the_prompts_and_what_the_model_itself_goes_on_with(
     assert manifest.counts.trained == trained
 
 
+@pytest.mark.slow
 def test_several_samples_and_cut_answers(client: ServerClient, tmp_path: Path) -> None:
     settings = AnswerSettings(
         temperature=1.0, max_answer_tokens=3, max_tokens=512, samples=2, keep_cut=True
@@ -124,6 +125,7 @@ def _answer(source: Path, out: Path, url: str) -> None:
         answer_file(source, out, RECIPE, GREEDY, [client])
 
 
+@pytest.mark.slow
 def test_a_killed_job_goes_on_and_answers_nothing_twice(
     demo_server: server.ServerState, client: ServerClient, tmp_path: Path
 ) -> None:
@@ -133,7 +135,11 @@ def test_a_killed_job_goes_on_and_answers_nothing_twice(
         target=_answer, args=(source, out, demo_server.url)
     )
     job.start()
-    wait_until("eight answers", lambda: journal.exists() and journal.read_bytes().count(b"\n") > 8)
+    wait_until(
+        "eight answers",
+        lambda: not job.is_alive() or (journal.exists() and journal.read_bytes().count(b"\n") > 8),
+    )
+    assert job.is_alive()
     os.kill(job.pid or 0, signal.SIGKILL)
     job.join()
     before = journal.read_bytes()
