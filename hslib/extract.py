@@ -31,8 +31,7 @@ from hslib.store import Store, StoreWriter, find_store
 __all__ = ["Job", "own_answers_store", "Result", "open_servers", "prepare", "require_store", "run"]
 
 
-# of the answers that the demo model gives again: its lists have no likeliest end
-_DEMO_TEMPERATURE, _DEMO_ANSWER = 1.0, 64
+_DEMO_ANSWER = 48  # tokens: the lists that the demo model tells have no likeliest end
 
 
 def open_servers(
@@ -133,7 +132,9 @@ def own_answers_store(
     )
     if _is_unfinished(extraction):
         _answer_and_extract_demo(extraction, show)
-    return Store(extraction.store_path)
+    store = Store(extraction.store_path)
+    show(f"ready: {len(store)} rows of the model's own answers are in a store")
+    return store
 
 
 def _answer_and_extract_demo(extraction: ExtractionParameters, show: Callable[[str], None]) -> None:
@@ -141,14 +142,15 @@ def _answer_and_extract_demo(extraction: ExtractionParameters, show: Callable[[s
     chats = RowsParameters(
         run_dir=extraction.run_dir,
         regenerate=True,
-        temperature=_DEMO_TEMPERATURE,
         max_answer_tokens=_DEMO_ANSWER,
         cut_answers="keep",
         concurrency=64,
     )
-    servers = endpoints.open_endpoints(extraction, show)
+    servers = endpoints.open_endpoints(
+        extraction, lambda line: show(f"starting the demo's server: {line}")
+    )
     try:
-        answers.make_rows(chats, show)
+        answers.make_rows(chats, lambda line: show(f"the demo model's own answers: {line}"))
         run(prepare(extraction, servers), servers, lambda _state: None).require_whole()
     finally:
         servers.close()
