@@ -1,0 +1,94 @@
+"""A notebook in JupyterLab, in a browser without a window."""
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+BROWSER = next((p for p in map(shutil.which, ("chromium", "google-chrome", "chrome")) if p), None)
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs a Chromium browser on this host")
+WAIT_MS = 60_000
+
+
+@contextmanager
+def opened(notebook: str, folder: Path) -> Iterator[Any]:
+    """A page of a JupyterLab over a copy of the notebook; both are stopped afterwards."""
+    from playwright.sync_api import sync_playwright
+
+    with _lab_url(NOTEBOOKS / notebook, folder) as url, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1400, "height": 1000})
+        page.set_default_timeout(WAIT_MS)
+        page.goto(url)
+        page.wait_for_selector(".jp-Notebook .jp-Cell")
+        yield page
+        browser.close()
+
+
+@contextmanager
+def _lab_url(notebook: Path, folder: Path) -> Iterator[str]:
+    root = folder / "lab"
+    root.mkdir()
+    shutil.copy(notebook, root)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    token = secrets.token_hex(8)
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
+    command += [f"--port={port}", f"--IdentityProvider.token={token}"]
+    command += [f"--ServerApp.root_dir={root}", "--LabApp.news_url=None"]
+    settings = {"HSLIB_RUNS_ROOT": str(folder), "JUPYTER_CONFIG_DIR": str(folder / "config")}
+    log = (folder / "lab.log").open("w")
+    process = subprocess.Popen(command, env={**os.environ, **settings}, stdout=log, stderr=log)
+    try:
+        _wait_until_up(f"http://127.0.0.1:{port}/api?token={token}")
+        yield f"http://127.0.0.1:{port}/lab/tree/{notebook.name}?token={token}"
+    finally:
+        process.terminate()
+        process.wait(30)
+        log.close()
+
+
+def _wait_until_up(url: str) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            if httpx.get(url, trust_env=False).status_code == 200:
+                return
+        except httpx.HTTPError:
+            time.sleep(0.3)
+    raise AssertionError("JupyterLab did not start")
+
+
+def run_all(page: Any) -> None:
+    """Return when the menus are there."""
+    page.get_by_text("| Idle").wait_for()  # what runs before the kernel is there is lost
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    page.wait_for_selector(".jp-Notebook .widget-dropdown select")
+
+
+def wait_for(page: Any, text: str) -> None:
+    """Until the widget shows this; menus answer from the kernel."""
+    page.wait_for_function(
+        "text => [...document.querySelectorAll('.widget-html-content')]"
+        ".some(e => e.innerText.includes(text))",
+        arg=text,
+    )
+
+
+def errors(page: Any) -> int:
+    """Cells that ended in one."""
+    found = page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.error']")
+    return int(found.count())
