@@ -29,9 +29,9 @@ def test_it_runs_top_to_bottom_and_the_menus_change_the_shown_row(
     assert "generation" in pair.locator("option:checked").inner_text()
 
     row.select_option(index=3)
-    lab.wait_for(page, "row 3:")
+    lab.wait_for(page, "row 3 (line 4):")
     cause.select_option(index=1)  # the first cause; it begins with its worst row
-    lab.wait_for(page, "row 0:")
+    lab.wait_for(page, "row 0 (line 1):")
     pair.select_option(index=1)
     lab.wait_for(page, "no row")
     cause.select_option(index=1)  # none differs: the next is "equal ids"
