@@ -1,9 +1,10 @@
 """A whole regeneration: by a real server, and by stand-ins that fail as none will on demand."""
 
 import json
-import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -120,9 +121,18 @@ def test_in_a_terminal(
     assert main([*command, "--cut-answers", "keep"]) == 0, "made before, nothing is asked"
 
 
-def _answer(source: Path, out: Path, url: str) -> None:
-    with ServerClient(url) as client:
-        answer_file(source, out, RECIPE, GREEDY, [client])
+# a job in a process of its own
+_PROGRAM = """
+import sys
+from hslib import demo
+from hslib.answers import AnswerSettings, answer_file
+from hslib.rows import Recipe
+from hslib.server import ServerClient
+source, out, url = sys.argv[1:]
+settings = AnswerSettings(0.0, 32, 512, keep_cut=True, concurrency=4)
+with ServerClient(url) as client:
+    answer_file(source, out, Recipe(model=demo.model_path()), settings, [client])
+"""
 
 
 @pytest.mark.slow
@@ -131,17 +141,16 @@ def test_a_killed_job_goes_on_and_answers_nothing_twice(
 ) -> None:
     source, out = demo_chats(tmp_path / "chats.jsonl", 60), tmp_path / "rows.jsonl"
     journal = tmp_path / "rows.jsonl.answers"
-    job = multiprocessing.get_context("spawn").Process(
-        target=_answer, args=(source, out, demo_server.url)
-    )
-    job.start()
+    job = subprocess.Popen([sys.executable, "-c", _PROGRAM, source, out, demo_server.url])
     wait_until(
         "eight answers",
-        lambda: not job.is_alive() or (journal.exists() and journal.read_bytes().count(b"\n") > 8),
+        lambda: (
+            job.poll() is not None or (journal.exists() and journal.read_bytes().count(b"\n") > 8)
+        ),
     )
-    assert job.is_alive()
-    os.kill(job.pid or 0, signal.SIGKILL)
-    job.join()
+    assert job.poll() is None
+    job.kill()
+    job.wait()
     before = journal.read_bytes()
     journal.write_bytes(before + b'{"index": 59, "samp')  # torn off by the kill
     kept = {head["index"]: head for head in map(json.loads, before.splitlines()[1:])}
