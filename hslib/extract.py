@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 from hslib import answers
 from hslib.cluster import Cluster, ShardRun, opening
+from hslib.errors import StoreError
 from hslib.job import (
     Extractor,
     Job,
@@ -123,7 +124,9 @@ def own_answers_store(
         HslibError: it can't be opened or made.
     """
     if parameters.own_answers_store:
-        return Store(parameters.own_answers_store)
+        own = Store(parameters.own_answers_store)
+        _require_same_capture(Store(parameters.store_path), own)
+        return own
     if not parameters.is_demo:
         return None
     run_path = parameters.run_path / "own_answers"
@@ -135,6 +138,18 @@ def own_answers_store(
     store = Store(extraction.store_path)
     show(f"ready: {len(store)} rows of the model's own answers are in a store")
     return store
+
+
+def _require_same_capture(one: Store, other: Store) -> None:
+    """Raises :class:`StoreError` when two stores are of other models or layers."""
+    names = ("model_config_hash", "boundaries", "final_norm")
+    differing = [n for n in names if getattr(one.manifest, n) != getattr(other.manifest, n)]
+    if differing:
+        raise StoreError(
+            f"the two stores differ in {', '.join(differing)}",
+            fix="extract both with the same model and layers",
+            paths=[str(one.path), str(other.path)],
+        )
 
 
 def _answer_and_extract_demo(extraction: ExtractionParameters, show: Callable[[str], None]) -> None:

@@ -153,9 +153,17 @@ class RowsParameters(KeyParameters):
 
     @pydantic.model_validator(mode="after")
     def _fit_together(self) -> Self:
+        if not self.regenerate:
+            given = [n for n in ("server_url", "temperature") if getattr(self, n)]
+            given += ["samples"] * (self.samples > 1)
+            if given:
+                raise ValueError(f"{', '.join(given)}: only with regenerate")
+            return self
         if self.samples > 1 and not self.temperature:
             raise ValueError("samples at temperature 0 are all the same: set temperature")
-        if self.regenerate and self.thinking == "drop":
+        if self.unstable == "reject":
+            raise ValueError("unstable 'reject' is for answers that are there")
+        if self.thinking == "drop":
             raise ValueError(
                 "thinking 'drop' is for answers that are there; a model that is to answer without "
                 "is asked so by chat_template_kwargs"

@@ -36,7 +36,10 @@ class Outcome(pydantic.BaseModel, frozen=True):
     @classmethod
     def rejected(cls, row: Rejection, digest: str) -> "Outcome":
         """A conversation that can't be asked."""
-        evidence = {"reason": row.reason, "detail": row.detail, "fix": row.fix}
+        evidence = {
+            name: value.encode("utf-8", "backslashreplace").decode()  # half of a surrogate pair
+            for name, value in (("reason", row.reason), ("detail", row.detail), ("fix", row.fix))
+        }
         return cls(index=row.index, sample=0, digest=digest, id=row.id, rows=[], **evidence)
 
 
@@ -88,6 +91,16 @@ class AnswerJournal(AbstractContextManager["AnswerJournal"]):
                 fix="give the source that this was begun with, or another output",
             )
         return (index, sample) in self._offsets
+
+    def require_no_more_than(self, count: int) -> None:
+        """Raises :class:`JobError` when conversations were answered that the source lacks now."""
+        highest = max(self._digests, default=-1)
+        if highest >= count:
+            raise JobError(
+                f"row {highest} was answered, the source has only {count} rows now",
+                path=str(self.path),
+                fix="give the source that this was begun with, or another output",
+            )
 
     def record(self, outcome: Outcome) -> None:
         """Durable when it returns."""

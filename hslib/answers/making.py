@@ -5,7 +5,7 @@ Until ``OUT`` is whole, ``OUT.answers`` has a line for each conversation that wa
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from hslib.answers.regenerate import AnswerProgress, AnswerSettings, Asked, Rege
 from hslib.answers.servers import served
 from hslib.answers.turns import questions
 from hslib.dataset import Rejection, read_rows
-from hslib.errors import HslibError, JobError, ServerError
+from hslib.errors import JobError, ServerError
 from hslib.files import Lock, explained
-from hslib.model import read_model
+from hslib.model import read_shape
 from hslib.parameters import RowsParameters
 from hslib.rows import (
     Chat,
@@ -35,7 +35,7 @@ from hslib.rows import (
     read_conversation,
 )
 from hslib.rows.chunk import CHUNK, cut, digest_of, packed_chunk
-from hslib.rows.passages import spelled_special
+from hslib.rows.passages import half_character, spelled_special
 from hslib.server import ServerClient
 
 
@@ -53,16 +53,20 @@ def make_rows(
     source, out, recipe = parameters.source, parameters.out_file, parameters.recipe
     if not parameters.regenerate:
         return make_file(source, out, recipe, parameters.workers, lambda c: show(c.line()))
+    settings = AnswerSettings(
+        temperature=parameters.temperature,
+        max_answer_tokens=parameters.max_answer_tokens,
+        max_tokens=parameters.max_tokens,
+        samples=parameters.samples,
+        keep_cut=parameters.cut_answers == "keep",
+        concurrency=parameters.concurrency,
+    )
+    files = making.Files.of(out)
+    if files.out.exists() and not files.beside(".answers").exists():
+        return answer_file(source, out, recipe, settings, servers=())  # made before
+    load_chat(recipe)  # what can be wrong is said before a server is started
+    next(iter(read_rows(source, columns=None)), None)
     with served(parameters, show) as servers:
-        limit = min(server.settings().max_req_input_len for server in servers)
-        settings = AnswerSettings(
-            temperature=parameters.temperature,
-            max_answer_tokens=parameters.max_answer_tokens,
-            max_tokens=min(parameters.max_tokens or limit, limit),
-            samples=parameters.samples,
-            keep_cut=parameters.cut_answers == "keep",
-            concurrency=parameters.concurrency,
-        )
         return answer_file(source, out, recipe, settings, servers, lambda p: show(p.line()))
 
 
@@ -88,8 +92,9 @@ def answer_file(
     """
     files, chat = making.Files.of(out), load_chat(recipe)
     asked = making.begun_manifest(chat, str(source))
+    model = {"model": str(recipe.model), "config": read_shape(recipe.model).config_hash}
     asked = msgspec.structs.replace(
-        asked, recipe={**asked.recipe, "regenerated": settings.of_the_answers()}
+        asked, recipe={**asked.recipe, "regenerated": {**settings.of_the_answers(), **model}}
     )
     files.out.parent.mkdir(parents=True, exist_ok=True)
     journal_path = files.beside(".answers")
@@ -99,57 +104,89 @@ def answer_file(
     ):
         if files.out.exists() and not journal_path.exists():  # else it was killed at the end
             return making.made_before(files, asked)
-        for server in servers:
-            _require_model(server, recipe.model)
-        digests: list[str] = []
+        if files.journal.exists():
+            raise JobError(
+                f"rows of the data's own answers were begun in {files.out.name}",
+                path=str(files.out),
+                fix="let that job end, or give another file",
+            )
+        settings = _within_limits(settings, servers, recipe.model)
+        read = _Read()
         with AnswerJournal(journal_path, msgspec.json.encode(asked)) as journal:
             before = msgspec.json.decode(journal.begun_with, type=Manifest)
             making.require_same(files, before, asked)
             work = Regeneration(chat, servers, settings, journal, on_progress)
-            _require_whole(work.run(_conversations(source, chat, digests)))
+            _require_whole(work.run(_conversations(source, chat, read)))
+            journal.require_no_more_than(read.count)
             last_only = recipe.train_on == "last"
             counts, answers = _write(files, journal.outcomes(), last_only)
         asked = msgspec.structs.replace(
             asked,
             counts=counts,
             answers=answers,
-            source_digest=making.source_digest_of(digests),
+            source_digest=making.source_digest_of(read.digests),
         )
         manifest = making.write_manifest(files, asked)
-        for path in (journal_path, files.beside(".lock")):
+        for path in (journal_path, files.partial, files.beside(".lock")):
             path.unlink(missing_ok=True)
     return manifest
 
 
+def _within_limits(
+    settings: AnswerSettings, servers: Sequence[ServerClient], model: Path
+) -> AnswerSettings:
+    """The same, with rows that every server takes.
+
+    Raises:
+        ServerError: one serves another model.
+    """
+    for server in servers:
+        _require_model(server, model)
+    limit = min(server.settings().max_req_input_len for server in servers)
+    return replace(settings, max_tokens=min(settings.max_tokens or limit, limit))
+
+
+@dataclass
+class _Read:
+    """What was read of the source so far."""
+
+    digests: list[str] = field(default_factory=list)
+    count: int = 0
+
+
 def _require_model(server: ServerClient, folder: Path) -> None:
-    served = Path(server.settings().model_path)
-    if served == folder:
+    name = server.settings().model_path
+    served = Path(name)
+    if served == folder or f"models--{name.replace('/', '--')}" in folder.parts:
         return
-    try:
-        is_same = read_model(served).config_hash == read_model(folder).config_hash
-    except HslibError:
-        is_same = False
-    if not is_same:
+    if not served.is_dir():
+        raise ServerError(
+            f"the server at {server.url} serves {name}, which is not on this host: that it is "
+            f"{folder} can't be checked",
+            fix="put the folder (its config and tokenizer) at the same path, and set model_path "
+            "to it",
+        )
+    if read_shape(served).config_hash != read_shape(folder).config_hash:
         raise ServerError(
             f"the server at {server.url} serves another model",
             expected=str(folder),
-            got=str(served),
+            got=name,
             fix="set model_path to what it serves, or leave server_url empty",
         )
 
 
-def _conversations(source: str | Path, chat: Chat, digests: list[str]) -> Iterator[Asked]:
-    """What is to be answered; appends the digest of every chunk of the source."""
+def _conversations(source: str | Path, chat: Chat, read: _Read) -> Iterator[Asked]:
+    """What is to be answered; notes what was read."""
     is_checked = False
     for raw in cut(iter(read_rows(source, columns=None))):
-        digests.append(digest_of(raw))
+        read.digests.append(digest_of(raw))
+        read.count += len(raw)
         for index, row in raw:
             digest = digest_of([(index, row)])
             found = row if isinstance(row, Rejection) else read_conversation(index, row, False)
             if not isinstance(found, Rejection):
                 if not is_checked:  # one tells whether the tokenizer renders by code of its own
-                    chat.check(found)
-                    is_checked = True
+                    is_checked = chat.check(found)
                 found = _askable(chat, found.with_system(chat.recipe.system_prompt))
             yield Asked(found, digest)
 
@@ -161,6 +198,8 @@ def _askable(chat: Chat, conversation: Conversation) -> Conversation | Rejection
     asked = list(questions(conversation.messages))
     if not asked:
         return reject("no_question", "no message is the user's", "drop the row")
+    if half := half_character([*asked, *conversation.tools]):
+        return reject("half_character", f"{half} is half of a pair", "mend the text")
     spelled = spelled_special(chat, [*asked, *conversation.tools])
     if spelled:
         return reject(
@@ -197,24 +236,33 @@ class GeneratedRow(Row):
         return {**super().as_dict(), "stop_reasons": self.stop_reasons}
 
 
+_CURES = {
+    "cut": 'raise max_answer_tokens, or set cut_answers to "keep"',
+    "too_long": "raise max_tokens, or drop the conversation",
+    "template": "the template can't take the model's own answer: give another chat_template",
+}
+
+
 def items_of(outcome: Outcome, last_only: bool) -> list[GeneratedRow | Rejection]:
     """The rows of an outcome, or its rejection. Several rows are numbered in their ids.
 
     Args:
         last_only: only the last answer trains.
     """
-    if not outcome.rows:
-        return [Rejection(outcome.index, outcome.id, outcome.reason, outcome.detail, outcome.fix)]
+    # the last one is missing where it ended early, other than by a cut that was kept
+    is_missing = outcome.reason and outcome.rows and outcome.rows[-1].stop_reasons[-1] == "stop"
+    if not outcome.rows or (last_only and is_missing):
+        fix = outcome.fix or _CURES.get(outcome.reason, "")
+        return [Rejection(outcome.index, outcome.id, outcome.reason, outcome.detail, fix)]
     rows = outcome.rows[-1:] if last_only else outcome.rows
     found: list[GeneratedRow | Rejection] = []
     for number, row in enumerate(rows):
         mask = np.asarray(row.loss_mask, np.uint8)
         if last_only:
             mask[: len(mask) - row.last_answer] = 0
-        turn = number if len(rows) > 1 else None
-        row_id = outcome.id if turn is None else f"{outcome.id}:{turn}"
+        row_id = f"{outcome.id}:{number}" if len(rows) > 1 else outcome.id
         ids = np.asarray(row.input_ids, "<i4")
-        found.append(GeneratedRow(outcome.index, row_id, turn, ids, mask, tuple(row.stop_reasons)))
+        found.append(GeneratedRow(outcome.index, row_id, None, ids, mask, tuple(row.stop_reasons)))
     return found
 
 
@@ -226,7 +274,8 @@ def _write(
     with files.partial.open("wb") as rows, files.rejected.open("wb") as rejected:
         while group := list(islice(outcomes, CHUNK)):
             items = [item for outcome in group for item in items_of(outcome, last_only)]
-            chunk = packed_chunk("", len(group), items, files.out.suffix)
+            conversations = sum(outcome.sample == 0 for outcome in group)
+            chunk = packed_chunk("", conversations, items, files.out.suffix)
             rows.write(chunk.lines)
             rejected.write(chunk.rejected)
             counts += chunk.counts

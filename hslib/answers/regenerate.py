@@ -24,9 +24,10 @@ MOST_FAILURES_IN_A_ROW = 20
 class AnswerSettings:
     """How the model answers.
 
-    ``max_tokens``: of prompt and answers together. ``samples``: how often each conversation is
-    answered. ``keep_cut``: whether an answer that came to ``max_answer_tokens`` is kept.
-    ``server_wait_s``: how long a server that does not answer may take to come back.
+    ``max_tokens``: of prompt and answers together, 0 = what the servers take. ``samples``: how
+    often each conversation is answered. ``keep_cut``: whether an answer that came to
+    ``max_answer_tokens`` is kept. ``server_wait_s``: how long a server that does not answer may
+    take to come back.
     """
 
     temperature: float
@@ -39,7 +40,7 @@ class AnswerSettings:
 
     def of_the_answers(self) -> dict[str, Any]:
         """What the rows depend on."""
-        names = ("temperature", "max_answer_tokens", "max_tokens", "samples", "keep_cut")
+        names = ("temperature", "max_answer_tokens", "samples", "keep_cut")
         return {name: getattr(self, name) for name in names}
 
 
@@ -86,6 +87,8 @@ class Regeneration:
     ) -> None:
         self._chat, self._settings, self._journal, self._show = chat, settings, journal, show
         self._servers = itertools.cycle(servers)
+        ends = sorted({*chat.end_texts, *chat.recipe.end_tokens} - {""})
+        self._end_ids = [int(n) for n in chat.tokenizer.convert_tokens_to_ids(ends)]
         self._tasks = Tasks(settings.concurrency)
         self._failures_in_a_row = 0
         self.progress = AnswerProgress(done_before=len(journal))
@@ -93,7 +96,8 @@ class Regeneration:
     def run(self, asked: Iterable[Asked]) -> AnswerProgress:
         """Completion what the journal has no line of; what failed is asked again by a rerun.
 
-        An interrupt sends nothing more and keeps what is in flight; a second one stops at once.
+        An interrupt begins no further conversation, and those that are begun are answered to
+        their end; a second one stops at once.
 
         Raises:
             JobError: too many conversations failed one after another.
@@ -126,20 +130,16 @@ class Regeneration:
             found = next(todo, None)
             if found is None:
                 break
-            self._submit(*found, next(self._servers))
+            self._submit(*found)
         return len(self._tasks) > 0
 
-    def _submit(
-        self, conversation: Conversation, digest: str, sample: int, server: ServerClient
-    ) -> None:
+    def _submit(self, conversation: Conversation, digest: str, sample: int) -> None:
         self._tasks.submit(
-            lambda: self._answer(conversation, digest, sample, server),
+            lambda: self._answer(conversation, digest, sample),
             lambda future: self._collect(conversation, future),
         )
 
-    def _answer(
-        self, conversation: Conversation, digest: str, sample: int, server: ServerClient
-    ) -> Outcome:
+    def _answer(self, conversation: Conversation, digest: str, sample: int) -> Outcome:
         """In a worker thread."""
         settings, tokens = self._settings, self._chat.tokens
 
@@ -149,7 +149,10 @@ class Regeneration:
 
         def ask(prompt: Ids, most: int) -> Completion:
             return _patiently(
-                lambda: server.generate(prompt, most, settings.temperature), settings.server_wait_s
+                lambda: next(self._servers).generate(
+                    prompt, most, settings.temperature, self._end_ids
+                ),
+                settings.server_wait_s,
             )
 
         dialogue = converse(

@@ -30,19 +30,23 @@ class Dialogue:
 
 
 def questions(messages: Sequence[Message]) -> Iterator[list[Message]]:
-    """What stands before each assistant turn, and after the last one.
+    """What stands before each assistant turn, and after the last one; each holds a user's message.
 
-    It ends before a tool's result: that answers a call that the model may not have made.
+    An answer that begins the conversation is context. It ends before a tool's result: that answers
+    a call that the model may not have made.
     """
     found: list[Message] = []
+    is_begun = False
     for message in messages:
         if message["role"] == "tool":
             return
         if message["role"] != "assistant":
             found.append(message)
-        elif found:
+        elif any(one["role"] == "user" for one in found):
             yield found
-            found = []
+            found, is_begun = [], True
+        elif not is_begun:
+            found.append(message)
     if any(message["role"] == "user" for message in found):
         yield found
 

@@ -38,6 +38,17 @@ class Chat:
         self._template = _template_text(recipe)
         self.end_texts = _end_texts(tokenizer, recipe)
         self._variables = {**_dated(self.template_text, recipe), **recipe.template}
+        self.tokens.turn_texts = self._turn_texts()
+
+    def _turn_texts(self) -> frozenset[str]:
+        """Added tokens around plain messages; DeepSeek's are not marked as special."""
+        asked: Message = {"role": "user", "content": "x"}
+        try:
+            text = self._render([asked, {"role": "assistant", "content": "x"}, asked], prompt=True)
+        except TemplateRefusal:
+            return frozenset()
+        added = self.tokenizer.added_tokens_decoder.values()
+        return frozenset(token.content for token in added if token.content in text)
 
     @cached_property
     def template_text(self) -> str:

@@ -74,6 +74,7 @@ def read_conversation(
     first message if there is no other.
     """
     row_id = str(row["id"]) if row.get("id") is not None else str(index)
+    row_id = row_id.encode("utf-8", "backslashreplace").decode()  # half of a surrogate pair
     try:
         return Conversation(
             index,

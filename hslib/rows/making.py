@@ -134,6 +134,12 @@ def _make(
     workers: int,
     on_progress: Callable[[Counts], object],
 ) -> Manifest:
+    if files.beside(".answers").exists():
+        raise JobError(
+            f"rows of the model's own answers were begun in {files.out.name}",
+            path=str(files.out),
+            fix="let that job end (regenerate), or give another file",
+        )
     if files.out.exists() and not files.journal.exists():
         return made_before(files, asked)
     commits = _begun(files, asked)

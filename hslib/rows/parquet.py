@@ -1,5 +1,6 @@
 """Lines of rows as a Parquet file."""
 
+import os
 from itertools import islice
 from pathlib import Path
 
@@ -31,4 +32,6 @@ def write_parquet(lines: Path, out: Path) -> None:
     ):
         while group := [orjson.loads(line) for line in islice(rows, _GROUP)]:
             writer.write_table(pyarrow.Table.from_pylist(group, schema))
+    with temporary.open("rb") as written:
+        os.fsync(written.fileno())
     temporary.replace(out)

@@ -158,7 +158,11 @@ def _marked(chat: Chat, conversation: Conversation, turns: list[int]) -> Passage
                     'set train_on to "all", or use a template without marks',
                 )
             spans = spans[len(earlier) :]
-        elif any(not message.get("train", True) for message in conversation.messages[:stop]):
+        elif conversation.messages[0]["role"] == "assistant":  # it is context
+            spans = spans[len(chat.render_marked(conversation, 1)[1]) :]
+        if chat.recipe.train_on == "all" and any(
+            not message.get("train", True) for message in conversation.messages[:stop]
+        ):
             raise _TurnError(
                 "untrained_turn",
                 "the row says of an answer that it does not train, the template marks all",
@@ -203,6 +207,16 @@ def spelled_special(chat: Chat, parts: object) -> str:
     if chat.recipe.special_in_text == "allow":
         return ""
     return chat.tokens.special_in("\0".join(_strings(parts)))
+
+
+def half_character(parts: object) -> str:
+    """Half of a surrogate pair in a text, which has no ids; "" if there is none."""
+    for text in _strings(parts):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            return ascii(text[error.start])
+    return ""
 
 
 def _strings(value: object) -> Iterator[str]:

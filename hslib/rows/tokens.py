@@ -30,6 +30,7 @@ class Tokens:
         if tokenizer.is_fast:  # a tokenizer.json may cut and pad; transformers' own calls undo that
             tokenizer.backend_tokenizer.no_truncation()
             tokenizer.backend_tokenizer.no_padding()
+        self.turn_texts: frozenset[str] = frozenset()  # added tokens that a template writes
         self._headers: dict[str, list[int]] = {}
 
     @cached_property
@@ -41,7 +42,8 @@ class Tokens:
     def _special_texts(self) -> tuple[set[str], "re.Pattern[str]"]:
         """Their first two characters, and an expression for them; thinking ends no turn."""
         added = self.tokenizer.added_tokens_decoder
-        texts = {added[number].content for number in self.special_ids} - {"<think>", "</think>"}
+        texts = {added[number].content for number in self.special_ids} | self.turn_texts
+        texts -= {"<think>", "</think>"}
         longest_first = sorted(texts, key=lambda text: (-len(text), text))
         return {text[:2] for text in texts}, re.compile("|".join(map(re.escape, longest_first)))
 

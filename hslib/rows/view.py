@@ -44,7 +44,7 @@ def sentences(manifest: Manifest, max_rejected_share: float = 1.0) -> list[str]:
             "turns look otherwise once others follow (it may drop their thinking), so each row is "
             "what the server sees at its turn."
         )
-    if manifest.answers:
+    if manifest.answers and counts.rows:
         lines.append(_on_policy(manifest))
     if counts.rejected:
         total = sum(counts.rejected.values())
@@ -63,8 +63,9 @@ def _on_policy(manifest: Manifest) -> str:
         f"{settings['temperature']:g}."
     )
     if found["answers_cut"]:
-        longest = settings["max_answer_tokens"]
-        text += f" {found['answers_cut']:,} kept answers are cut at {longest:,} tokens."
+        text += (
+            f" {found['answers_cut']:,} kept answers are cut: they came to their longest length."
+        )
     return text + (f" Conversations that end early: {early}." if early else "")
 
 
@@ -119,6 +120,8 @@ def first_rows(out: str | Path, count: int) -> list[Row]:
 
 
 def _rows(out: str | Path) -> Iterator[Row]:
+    if not Path(out).stat().st_size:  # no row was made
+        return
     for _, line in read_rows(out, columns=None):
         assert not isinstance(line, Rejection)
         ids, mask = np.asarray(line["input_ids"], "<i4"), np.asarray(line["loss_mask"], np.uint8)

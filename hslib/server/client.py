@@ -121,14 +121,26 @@ class ServerClient:
         _check_answer(self._generate(body), [len(row) for row in rows])
 
     def generate(
-        self, input_ids: Sequence[int], max_new_tokens: int, temperature: float
+        self,
+        input_ids: Sequence[int],
+        max_new_tokens: int,
+        temperature: float,
+        stop_token_ids: Sequence[int] = (),
     ) -> Completion:
         """Let the model go on after a prompt, as ids: nothing is tokenized on the way.
+
+        Args:
+            stop_token_ids: what ends the answer, beside the ids that the model's own files name.
 
         Raises:
             RequestError: refused, failed, not answered, or ended by the server.
         """
-        answer = self._generate({"input_ids": list(input_ids)}, max_new_tokens, temperature)
+        sampling = {
+            "max_new_tokens": max_new_tokens,
+            "temperature": temperature,
+            "stop_token_ids": list(stop_token_ids),
+        }
+        answer = self._generate({"input_ids": list(input_ids), "sampling_params": sampling})
         end = answer["meta_info"]["finish_reason"]
         if end["type"] not in ("stop", "length"):
             raise RequestError(
@@ -203,10 +215,8 @@ class ServerClient:
         answer = self._request("POST", "/tokenize", orjson.dumps(body))
         return [int(number) for number in answer["tokens"]]
 
-    def _generate(
-        self, body: dict[str, Any], max_new_tokens: int = 0, temperature: float = 0.0
-    ) -> Any:
-        body["sampling_params"] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
+    def _generate(self, body: dict[str, Any]) -> Any:
+        body = {"sampling_params": {"max_new_tokens": 0, "temperature": 0}, **body}
         content = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         return self._request("POST", "/generate", content)
 

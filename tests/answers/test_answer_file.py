@@ -1,7 +1,9 @@
 """A whole regeneration: by a real server, and by stand-ins that fail as none will on demand."""
 
+import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +22,7 @@ from hslib.__main__ import main
 from hslib.answers import AnswerSettings, answer_file
 from hslib.answers.regenerate import MOST_FAILURES_IN_A_ROW
 from hslib.errors import JobError, RequestError, ServerError
-from hslib.rows import Recipe, load_chat
+from hslib.rows import Recipe, load_chat, make_file
 from hslib.server import Completion, ServerClient
 from hslib.server import launch as server
 
@@ -185,10 +187,11 @@ class StandIn:
     def settings(self) -> Any:
         class Settings:
             model_path = str(demo.model_path())
+            max_req_input_len = 4090
 
         return Settings()
 
-    def generate(self, _prompt: Any, _most: int, _temperature: float) -> Completion:
+    def generate(self, *_request: Any) -> Completion:
         with self._lock:
             self.asked += 1
             number = self.asked
@@ -266,6 +269,45 @@ def test_other_settings_or_other_conversations_are_refused(tmp_path: Path) -> No
         run(tmp_path, StandIn())
 
 
+def test_a_shorter_source_and_another_kind_of_rows_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(JobError):
+        run(tmp_path, StandIn(lambda number: refused(number) if number == 3 else None))
+    with pytest.raises(JobError, match="model's own answers were begun"):
+        make_file(tmp_path / "chats.jsonl", tmp_path / "rows.jsonl", RECIPE)
+    rows = lines(tmp_path / "chats.jsonl")
+    chats(tmp_path / "chats.jsonl", rows[:3])
+    with pytest.raises(JobError, match="the source has only 3 rows now"):
+        run(tmp_path, StandIn())
+
+
+def test_another_model_with_the_same_tokenizer_does_not_go_on(tmp_path: Path) -> None:
+    run(tmp_path, StandIn())
+    other = tmp_path / "other"
+    shutil.copytree(demo.model_path(), other)
+    source, out = tmp_path / "chats.jsonl", tmp_path / "rows.jsonl"
+    with pytest.raises(JobError, match="begun otherwise: regenerated"):
+        answer_file(source, out, Recipe(model=other), GREEDY, [StandIn()])  # type: ignore[list-item]
+
+
+def test_the_last_answer_does_not_train_where_it_was_dropped(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}] * 2
+    source = chats(tmp_path / "chats.jsonl", [{"messages": turns}])
+
+    class CutAtLast(StandIn):
+        def generate(self, *_request: Any) -> Completion:
+            self.asked += 1
+            return (
+                Completion((26, 26), True, None) if self.asked == 2 else Completion((7,), False, 7)
+            )
+
+    recipe = Recipe(model=demo.model_path(), train_on="last")
+    settings = dataclasses.replace(GREEDY, keep_cut=False)
+    out = tmp_path / "rows.jsonl"
+    manifest = answer_file(source, out, recipe, settings, [CutAtLast()])  # type: ignore[list-item]
+    assert (manifest.counts.rows, manifest.counts.rejected) == (0, {"cut": 1})
+    assert lines(tmp_path / "rows.jsonl.rejected.jsonl")[0]["fix"].startswith("raise max_answer")
+
+
 def test_a_whole_file_is_not_made_again(tmp_path: Path) -> None:
     run(tmp_path, StandIn())
     again = StandIn()
@@ -302,6 +344,7 @@ def test_rows_that_can_not_be_asked_are_rejected_by_name(tmp_path: Path) -> None
             {"messages": [{"role": "assistant", "content": "x"}]},
             {"text": "x"},
             {"messages": [question, {"role": "assistant", "content": ""}]},
+            {"id": "\ud83d", "messages": [{"role": "user", "content": "half \ud83d"}]},
         ],
     )
     manifest = run(tmp_path, StandIn())
@@ -310,12 +353,14 @@ def test_rows_that_can_not_be_asked_are_rejected_by_name(tmp_path: Path) -> None
         "special_in_text": 1,
         "no_question": 1,
         "no_conversation": 1,
+        "half_character": 1,
     }
     rejected = lines(tmp_path / "rows.jsonl.rejected.jsonl")
     assert [(row["index"], row["reason"]) for row in rejected] == [
         (1, "special_in_text"),
         (2, "no_question"),
         (3, "no_conversation"),
+        (5, "half_character"),
     ]
 
 

@@ -113,12 +113,18 @@ def test_what_stands_between_answers_is_asked_together() -> None:
         ([user("one"), assistant("call"), TOOL, assistant("x"), user("two")], 1),
         ([assistant("hello"), user("one")], 1),
         ([{"role": "system", "content": "be kind"}], 0),
+        ([{"role": "system", "content": "be kind"}, assistant("hello")], 0),
         ([user("one")], 1),
         ([user("one"), assistant("a"), assistant("b"), user("two")], 2),
     ],
 )
 def test_how_many_questions_a_conversation_has(messages: list[Message], count: int) -> None:
     assert len(list(questions(messages))) == count
+
+
+def test_an_answer_that_begins_the_conversation_is_context() -> None:
+    dialogue = ask([assistant("hello"), user("one"), assistant("x")], Model())
+    assert rows(dialogue) == [("a:hello$u:one$a:answer 1$", "________________answer 1$")]
 
 
 def test_a_tools_result_ends_the_questions_and_the_turns_before_it_are_kept() -> None:
