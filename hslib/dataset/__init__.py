@@ -1,7 +1,7 @@
 """The rows of a dataset: samples fit to be extracted, and rejections with their reasons."""
 
 from hslib.dataset.dataset import Dataset
-from hslib.dataset.files import sniff
+from hslib.dataset.files import is_table, sniff
 from hslib.dataset.mask import is_inverted
 from hslib.dataset.row_check import check_row
 from hslib.dataset.sample import Limits, Rejection, RowInfo, Sample, Survey, count_reasons
@@ -13,6 +13,7 @@ __all__ = [
     "count_reasons",
     "Dataset",
     "is_inverted",
+    "is_table",
     "Limits",
     "read_rows",
     "Rejection",

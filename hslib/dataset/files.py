@@ -228,7 +228,7 @@ def _cleaner(kind: Any) -> Callable[[Any], Any] | None:
     from pyarrow import JsonType, types
 
     if isinstance(kind, JsonType):  # the Json columns of datasets
-        return orjson.loads
+        return json.loads  # NaN and its like too
     if types.is_struct(kind):
         return _without_nulls(kind)
     if types.is_map(kind):

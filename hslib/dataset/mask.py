@@ -23,6 +23,7 @@ MASK_COLUMNS = (
     "prompt_masks",
     "prompt_tokens_mask",
 )
+_INVERTED = ("prompt_mask", "prompt_masks", "prompt_tokens_mask")
 _NOT_TRAINED = -100  # in labels, as torch's cross entropy has it
 
 
@@ -46,8 +47,8 @@ def read_mask(row: Mapping[str, Any], ids: np.ndarray, column: str = "") -> Mask
         names = [column]
     else:
         names = [name for name in MASK_COLUMNS if row.get(name) is not None]
-        if "labels" in names and not _is_per_token(row["labels"]):
-            names.remove("labels")  # a class or a topic
+        if "labels" in names and not _says_what_trains(row["labels"], row["input_ids"], names):
+            names.remove("labels")
     found = Mask(np.ones(len(ids), np.uint8), "")
     for name in names:
         values = _from_labels(row[name], ids) if name == "labels" else _read(name, row[name], ids)
@@ -80,11 +81,15 @@ def _read(name: str, values: Any, ids: np.ndarray) -> np.ndarray | Fault:
 
 def is_inverted(column: str) -> bool:
     """Whether 1 means the prompt, which does not train."""
-    return "prompt" in column
+    return column in _INVERTED
 
 
-def _is_per_token(labels: Any) -> bool:
-    return isinstance(labels, list) and not isinstance((labels or [0])[0], str)
+def _says_what_trains(labels: Any, ids: list[int], names: list[str]) -> bool:
+    """Not a class or topics of the row, and not a copy of the ids, which trains all of them."""
+    if not isinstance(labels, list) or isinstance((labels or [0])[0], str) or labels == ids:
+        return False
+    is_only = names == ["labels"]
+    return is_only or (len(labels) == len(ids) and set(map(type, labels)) == {int})
 
 
 def _from_labels(labels: Any, ids: np.ndarray) -> np.ndarray | Fault:

@@ -40,7 +40,8 @@ def _is_media(part: Mapping[str, Any]) -> bool:
 def _holds(value: Any) -> bool:
     """Whether anything is there: Arrow writes an absent image as a struct of nulls."""
     if isinstance(value, dict):
-        return any(map(_holds, value.values()))
+        return any(_holds(part) for name, part in value.items() if name != "sampling_rate")
     if isinstance(value, list):
         return any(map(_holds, value))
-    return value not in (None, False, "", b"")
+    is_nan = value != value  # pandas' nothing
+    return not is_nan and value not in (None, False, "", b"")

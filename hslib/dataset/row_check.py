@@ -19,8 +19,9 @@ def check_row(
     Args:
         mask_column: the only column that says which tokens train; "" = those that are known.
     """
-    has_id = row.get("id") is not None
-    row_id = str(row["id"]) if has_id else str(index)
+    given = row.get("id")
+    has_id = given is not None and given == given  # NaN is pandas' nothing
+    row_id = str(given) if has_id else str(index)
     if fault := _bad_id(row_id):
         return Rejection(index, str(index), *fault)
     ids = _read_ids(row, limits)
@@ -53,8 +54,7 @@ def _read_ids(row: dict[str, Any], limits: Limits) -> np.ndarray | Fault:
         return Fault("not_integers", f"input_ids is {show(ids)}", fix)
     if not ids:
         return Fault("empty", "input_ids is []", "drop the row")
-    found = np.asarray(ids)
-    lowest, highest = int(found.min()), int(found.max())
+    lowest, highest = min(ids), max(ids)
     if lowest < 0 or highest >= limits.vocab_size or highest > _INT32_MAX:
         wrong = lowest if lowest < 0 else highest
         return Fault(
@@ -69,7 +69,7 @@ def _read_ids(row: dict[str, Any], limits: Limits) -> np.ndarray | Fault:
             f"{len(ids)} tokens, the limit is {limits.max_tokens}",
             "raise context_length or max_tokens, or split the row; rows are never cut",
         )
-    return found.astype("<i4")
+    return np.asarray(ids, "<i4")
 
 
 def _no_ids(row: dict[str, Any]) -> Fault:

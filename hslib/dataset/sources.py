@@ -23,7 +23,7 @@ _FIX += "datasets folder, or hf:NAME"
 # what stands beside rows; the last two are written by hslib.rows
 _NO_DATA = (".lock", ".tmp", ".crc", ".md", ".manifest.json", ".rejected.jsonl")
 _NOTES = {"dataset_info.json", "dataset_infos.json", "manifest.json"}
-_JSON = {".jsonl", ".ndjson", ".jsonlines", ".json"}
+_JSON = {".jsonl", ".ndjson", ".jsonlines"}
 _SHARD = re.compile(r"(?P<stem>.*)-(?P<number>\d+)-of-(?P<count>\d+)(?P<suffix>\..*)")
 
 
@@ -115,6 +115,12 @@ def _folder_files(folder: Path) -> list[Path]:
     files = [file for file in files if _is_data(file)]
     _require_one_kind(str(folder), files)
     _require_all_shards(files)
+    splits = {shard["stem"] for file in files if (shard := _SHARD.fullmatch(file.name))}
+    if len(splits) > 1:
+        raise DatasetError(
+            f"{folder} holds several splits: {', '.join(sorted(splits))}",
+            fix=f"name one by a glob, such as '{folder}/**/{min(splits)}-*'",
+        )
     return files
 
 

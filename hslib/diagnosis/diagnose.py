@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from hslib.diagnosis.filing.observations import observe, read_any
 from hslib.diagnosis.filing.verdict import Diagnosis, diagnose_counts
-from hslib.diagnosis.given import what_is_given
+from hslib.diagnosis.given import Given, what_is_given
 from hslib.diagnosis.rows import load_rows, text_rows
 from hslib.diagnosis.tokens.recipes import (
     Compared,
@@ -14,6 +14,7 @@ from hslib.diagnosis.tokens.recipes import (
     token_sentences,
 )
 from hslib.diagnosis.tokens.tokenizers import ServerVocabulary, load_vocabulary
+from hslib.errors import HslibError
 from hslib.parameters import DiagnosisParameters
 from hslib.server import ServerClient
 
@@ -44,11 +45,16 @@ def run_tokens(parameters: DiagnosisParameters) -> list[Compared]:
     given = what_is_given(parameters)
     if not given.dataset or not given.tokenizer:
         return []
-    rows, left_out = text_rows(given.dataset, parameters.sample_limit)
+    try:
+        rows, left_out = text_rows(given.dataset, parameters.sample_limit)
+        local = load_vocabulary(given.tokenizer, trust_remote_code=parameters.trust_remote_code)
+    except HslibError:
+        if parameters.dataset_path and parameters.tokenizer_path:
+            raise
+        return []  # named by the store's manifest, and not to be read here: said in the verdict
     if not rows and not left_out:
         return []
     folder, trusted = given.tokenizer, parameters.trust_remote_code
-    local = load_vocabulary(folder, trust_remote_code=trusted)
     vocabularies = [local]
     if parameters.slow_tokenizer:
         vocabularies.append(load_vocabulary(folder, slow=True, trust_remote_code=trusted))
@@ -66,8 +72,18 @@ def sentences(
     given = what_is_given(parameters)
     lines = found.verdict.sentences() if given.evidence else []
     if given.dataset and given.tokenizer:
-        lines += ["", *token_sentences(compared)]
+        lines += ["", *(token_sentences(compared) if compared else [_unread(parameters, given)])]
     return [*lines, "", *given.skipped] if given.skipped else lines
+
+
+def _unread(parameters: DiagnosisParameters, given: Given) -> str:
+    """Why tokens were not compared although dataset and tokenizer are known."""
+    try:
+        text_rows(given.dataset, 1)
+        load_vocabulary(given.tokenizer, trust_remote_code=parameters.trust_remote_code)
+    except HslibError as error:
+        return f"TOKENS NOT COMPARED: {error}"
+    return token_sentences([])[0]
 
 
 def is_good(

@@ -71,10 +71,15 @@ def _manifest(evidence: str) -> Manifest | None:
     return None
 
 
+def _matches(pattern: str) -> bool:
+    """A dataset may be a glob."""
+    return any(glob.iglob(pattern, recursive=True))  # noqa: PTH207 - it is absolute
+
+
 def _named(given: str, named: str, what: str, parameter: str) -> tuple[str, list[str]]:
     """What was given, or what the manifest names if it is still there."""
     if given or not named:
         return given, []
-    if ":" in named or any(glob.iglob(named)):  # noqa: PTH207 - a dataset may be a glob
+    if ":" in named or Path(named).exists() or _matches(named):
         return named, []
     return "", [f"The {what} that the store's manifest names is not there: set {parameter}."]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from hslib.dataset import Rejection, read_rows, sniff
+from hslib.dataset import Rejection, is_table, read_rows
 from hslib.rows import Conversation, read_conversation
 
 
@@ -66,11 +66,12 @@ def load_rows(path: str | Path) -> Rows:
     parts, lengths = [], []
     for _, row in read_rows(path):
         ids = None if isinstance(row, Rejection) else row.get("input_ids")
-        good = isinstance(ids, list) and set(map(type, ids)) <= {int}
-        part = np.array(ids if good else [], np.int64)
-        if len(part) and (part.min() < 0 or part.max() > np.iinfo(np.int32).max):
-            part = part[:0]
-        parts.append(part.astype("<i4"))
+        if not isinstance(ids, list) or not set(map(type, ids)) <= {int}:
+            ids = []
+        if ids and not (min(ids) >= 0 and max(ids) < 2**31):
+            ids = []
+        part = np.array(ids, "<i4")
+        parts.append(part)
         lengths.append(len(part) or -1)
     offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
     flat = np.concatenate(parts) if parts else np.zeros(0, "<i4")
@@ -91,7 +92,7 @@ def text_rows(path: str | Path, limit: int) -> tuple[list[TextRow], list[LeftOut
     Returns:
         The rows, and those that have text or should have, but can't be understood.
     """
-    has_lines = Path(path).is_file() and sniff(Path(path)) != "parquet"
+    has_lines = Path(path).is_file() and not is_table(Path(path))
     found: list[TextRow] = []
     left_out: list[LeftOut] = []
     for index, row in read_rows(path, columns=None):
@@ -112,9 +113,11 @@ def _text_row(index: int, row: dict[str, Any] | Rejection, line: int) -> TextRow
     ids = row.get("input_ids")
     if not isinstance(ids, list) or not ids or not set(map(type, ids)) <= {int}:
         return None
-    mask = row.get("loss_mask") or ()
+    given = row.get("loss_mask")
+    mask = given if isinstance(given, list) else ()
     first = next((at for at, value in enumerate(mask) if value), None)
-    text = row.get("text") or row.get("prompt")
+    is_whole = not any(row.get(name) for name in ("completion", "response", "chosen"))
+    text = row.get("text") or (row.get("prompt") if is_whole else "")
     if row.get("messages") is None and row.get("conversations") is None:
         if not isinstance(text, str) or not text:
             return None

@@ -60,8 +60,9 @@ def cause_table(diagnosis: Diagnosis, shown: int = 3) -> "pandas.DataFrame":
     lines = []
     for finding in diagnosis.verdict.findings:
         examples = []
-        known = numbers.loc[finding.samples, "holds"].notna().to_numpy()
-        telling = np.concatenate([finding.samples[known], finding.samples[~known]])
+        here = finding.samples[np.isin(finding.samples, numbers.index)]
+        known = numbers.loc[here, "holds"].notna().to_numpy()
+        telling = np.concatenate([here[known], here[~known]])
         for index in telling[:shown].tolist():
             row = numbers.loc[index]
             holds = "" if pandas.isna(row["holds"]) else f", holds {row['holds']}'s"

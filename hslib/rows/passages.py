@@ -42,7 +42,7 @@ def passages(chat: Chat, conversation: Conversation) -> list[Passage | Rejection
     """The texts of a conversation; what is not among them is rejected.
 
     Messages behind the last answer are left out, and an answer that begins the conversation is
-    context: no prompt led to it.
+    context, no prompt led to it, unless the template marks it.
     """
     recipe = chat.recipe
     conversation = conversation.with_system(recipe.system_prompt)
@@ -158,11 +158,7 @@ def _marked(chat: Chat, conversation: Conversation, turns: list[int]) -> Passage
                     'set train_on to "all", or use a template without marks',
                 )
             spans = spans[len(earlier) :]
-        elif conversation.messages[0]["role"] == "assistant":  # it is context
-            spans = spans[len(chat.render_marked(conversation, 1)[1]) :]
-        if chat.recipe.train_on == "all" and any(
-            not message.get("train", True) for message in conversation.messages[:stop]
-        ):
+        elif any(not message.get("train", True) for message in conversation.messages[:stop]):
             raise _TurnError(
                 "untrained_turn",
                 "the row says of an answer that it does not train, the template marks all",

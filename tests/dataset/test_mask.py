@@ -44,9 +44,22 @@ def test_columns_that_agree_are_one_and_the_first_is_named() -> None:
     assert (found.loss_mask.tolist(), found.mask_column) == ([0, 1, 0, 1], "loss_mask")
 
 
+@pytest.mark.parametrize("labels", [IDS, [3], [], [0.1, 0.9, 0.0, 0.0], ["a"], [{"a": 1}]])
+def test_labels_that_say_nothing_of_what_trains_are_left_out(labels: list[Any]) -> None:
+    """A copy of the ids, a class, topics."""
+    found = read(labels=labels, loss_mask=[0, 1, 0, 1])
+    assert isinstance(found, Sample) and found.loss_mask.tolist() == [0, 1, 0, 1]
+    alone = read(labels=IDS)
+    assert isinstance(alone, Sample) and alone.mask_column == "", "and the job says so, loudly"
+
+
 def test_the_column_that_is_named_is_the_only_one_that_counts() -> None:
-    columns = {"loss_mask": [1, 1, 1, 1], "my_mask": [0, 0, 0, 1], "my_prompt": [1, 0, 1, 1]}
-    mine, inverted = read("my_mask", **columns), read("my_prompt", **columns)
+    columns = {
+        "loss_mask": [1, 1, 1, 1],
+        "non_prompt_mask": [0, 0, 0, 1],
+        "prompt_mask": [1, 0, 1, 1],
+    }
+    mine, inverted = read("non_prompt_mask", **columns), read("prompt_mask", **columns)
     assert isinstance(mine, Sample) and mine.loss_mask.tolist() == [0, 0, 0, 1]
     assert isinstance(inverted, Sample) and inverted.loss_mask.tolist() == [0, 1, 0, 0]
 

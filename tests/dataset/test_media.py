@@ -40,6 +40,8 @@ def test_a_row_with_media_is_rejected(row: dict[str, Any]) -> None:
         {"images": []},
         {"images": None, "videos": [None], "audio": ""},
         {"image": {"bytes": None, "path": None}},
+        {"image": float("nan"), "id": float("nan")},
+        {"audio": {"bytes": None, "path": None, "sampling_rate": 16000}},
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "an image"}]}]},
         {"messages": [{"role": "user", "content": [{"type": "text", "image_url": None}]}]},
         {"messages": "user: image", "conversations": [{"from": "human", "value": "<image>"}]},

@@ -151,6 +151,14 @@ def test_shards_that_a_download_left_out_are_missed(tmp_path: Path) -> None:
     assert len(list(read_rows(tmp_path / "*.parquet"))) == 3  # by consent
 
 
+def test_a_folder_of_several_splits_is_none_of_them(tmp_path: Path) -> None:
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
+        write_lines(tmp_path / "data" / f"{name}.jsonl", ROWS[:1])
+    with pytest.raises(DatasetError, match="several splits: test, train"):
+        list(read_rows(tmp_path))
+    assert len(list(read_rows(f"{tmp_path}/**/train-*"))) == 2
+
+
 def test_a_datasets_folder_of_several_splits_lists_them(tmp_path: Path) -> None:
     rows = datasets.Dataset.from_list(ROWS)
     datasets.DatasetDict(train=rows, test=rows).save_to_disk(tmp_path / "d")

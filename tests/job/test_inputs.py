@@ -89,7 +89,8 @@ def test_of_a_large_dataset_the_first_rows_are_read(
 ) -> None:
     monkeypatch.setattr(inputs, "_ROWS", 3)
     check_inputs(job(GOOD, *[{"input_ids": []}] * 9))
-    assert "strict is set: 2 empty" in said(job(GOOD, *[{"input_ids": []}] * 9, strict=True))
-    assert "none of the first 3 rows can be extracted: 3 empty" in said(
-        job(*[{"input_ids": []}] * 3, GOOD)
+    assert "strict is set: 3 empty" in said(job(GOOD, *[{"input_ids": []}] * 9, strict=True))
+    assert "none of the first 4 rows can be extracted: 4 empty" in said(
+        job(*[{"input_ids": []}] * 4, GOOD)
     )
+    check_inputs(job(*[{"input_ids": [4] * 9}] * 4, GOOD, max_tokens=8))  # sorted by length

@@ -22,6 +22,7 @@ from hslib.diagnosis.rows import Rows
 
 _MIX_SHARE = 0.05  # a cause with a smaller share does not make a mix
 _MISFIT_SHARE = 0.1  # of expected lengths that differ from the dataset's: it is another one
+_LEAST_MISFITS = 3  # a row or two may have been edited since
 _SHOWN = 3
 _EXPLAINED = {"unknown": "unexplained", "synchronisation": "explained by synchronisation"}
 
@@ -164,7 +165,7 @@ def other_dataset(observed: Observations, rows: Rows) -> Finding | None:
         indices < len(rows), np.append(rows.lengths, UNKNOWN)[indices.clip(max=len(rows))], 0
     )
     misfit = has != observed.expected[known]
-    if misfit.sum() <= _MISFIT_SHARE * len(known):
+    if misfit.sum() < _LEAST_MISFITS or misfit.sum() <= _MISFIT_SHARE * len(known):
         return None
     at = int(known[misfit][0])
     index, wanted, row = int(observed.indices[at]), observed.expected[at], has[misfit][0]

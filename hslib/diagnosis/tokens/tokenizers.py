@@ -120,9 +120,9 @@ class Vocabulary:
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Each token as the vocabulary writes it."""
-        found = self.tokenizer.convert_ids_to_tokens([i if i < self.size else 0 for i in ids])
+        found = self.tokenizer.convert_ids_to_tokens([i if 0 <= i < self.size else 0 for i in ids])
         return [
-            str(piece) if number < self.size else f"<{number}: not in the vocabulary>"
+            str(piece) if 0 <= number < self.size else f"<{number}: not in the vocabulary>"
             for number, piece in zip(ids, found, strict=True)
         ]
 
