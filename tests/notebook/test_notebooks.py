@@ -77,6 +77,7 @@ def test_a_job_that_cannot_go_on_stops_the_server_it_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Only the server can tell that it takes no row of that length."""
+    (tmp_path / "rows.jsonl").write_text('{"input_ids": [5, 6, 7]}')
     for name, value in warm.for_kernels().items():
         monkeypatch.setenv(name, value)
     with pytest.raises(papermill.PapermillExecutionError, match="the server takes at most"):
@@ -85,6 +86,7 @@ def test_a_job_that_cannot_go_on_stops_the_server_it_started(
             "03_extraction.ipynb",
             model_path=str(model_of("llama")),
             layers="1,3,5",
+            dataset_path="rows.jsonl",
             max_tokens=10_000_000,
         )
     log = tmp_path / "runs/demo/server.log"
