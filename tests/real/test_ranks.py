@@ -195,7 +195,7 @@ def test_a_server_with_attention_data_parallelism_says_why_it_ends(
     model_of: Callable[[str], Path], start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that somebody starts by hand, past preflight: the first rank that ends is heard."""
-    monkeypatch.setattr(preflight, "_SPLITTING", set())
+    monkeypatch.delitem(preflight._REFUSED, "--attn-dp-size")
     with pytest.raises(ServerError, match="died while starting") as caught:
         start_server(model_of("qwen3"), tp_size=2, extra_args=["--attn-dp-size", "2"])
     assert "attention data parallelism" in caught.value.fix
