@@ -130,13 +130,15 @@ def require_unchanged(plan: JobPlan, stored: Mapping[int, Entry], survey: Survey
     here = [i for i in plan.changed if i in wanted]
     moved = sum(stored[i].digest in now_at and now_at[stored[i].digest] != i for i in here)
     mask_only = sum(stored[i].digest == wanted[i].digest for i in here)
+    why = f" ({rejections_sentence(survey)})" if gone and survey.rejections else ""
     raise DatasetError(
         f"{len(plan.changed)} stored rows are not the rows that the dataset has there now: "
         f"{moved} of them moved to another index, {mask_only} have another loss_mask or id, "
-        f"{len(gone)} are rejected or gone",
+        f"{len(gone)} are rejected or gone{why}",
         indices=list(plan.changed[:20]),
         fix="give the dataset that the store was made from (appending rows is fine), another "
-        "store_dir, or on_changed_rows = 'redo' to extract these rows again",
+        "store_dir, or on_changed_rows = 'redo' to extract these rows again; stores of before "
+        "December 2026 had masks from loss_mask alone, and took padded rows",
     )
 
 
