@@ -24,7 +24,7 @@ def test_readmes_commands_train_a_drafter(tmp_path: Path) -> None:
         for block in re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
         if "sharegpt.jsonl" in block and "06_training" in block
     ]
-    for name in ("hslib", "notebooks"):
+    for name in ("hslib", "notebooks", "patches"):
         (tmp_path / name).symlink_to(ROOT / name)
     names = {"user": "human", "assistant": "gpt", "system": "system"}
     lines = demo.dataset_path().read_text().splitlines()[:48]
