@@ -73,7 +73,7 @@ class Regeneration:
     """Conversations in, journal lines out.
 
     Args:
-        servers: they serve the same model; each conversation is answered by one of them.
+        servers: they serve the same model; each request goes to the next of them.
         show: called about once a second.
     """
 

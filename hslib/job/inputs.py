@@ -42,6 +42,7 @@ def check_inputs(parameters: ExtractionParameters) -> None:
         require_few_rejections(survey, parameters.max_rejected_share, parameters.strict)
     if is_all:
         require_masks(survey, parameters.max_zero_mask_share)
+    # the longest may come first, in a dataset that is sorted
     elif not survey.rows and all(r.reason != "too_long" for r in survey.rejections):
         raise DatasetError(
             f"none of the first {survey.num_rows} rows can be extracted: "
