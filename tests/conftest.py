@@ -130,7 +130,6 @@ def meddler(bucket: Bucket) -> Iterator[Meddler]:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lock in a bucket is renewed, and found to be stale, in seconds instead of a minute."""
+    """A lock in a bucket is renewed, and seen to be renewed, in moments instead of a minute."""
     monkeypatch.setattr(bucket_lock, "RENEW_S", 0.1)
-    monkeypatch.setattr(bucket_lock, "STALE_S", 3.0)
     monkeypatch.setattr(bucket_lock, "_LOOK_EVERY_S", 0.2)

@@ -38,8 +38,8 @@ class FakeReplica(Replica):
         if f"broken-{self.number}" in habits:
             raise ServerError("no such model\nthe log's other lines")
         if "impatient" in habits:
-            replica_module._open_writer.retry.stop = tenacity.stop_after_delay(20)  # type: ignore[attr-defined]
-            objectlock.STALE_S = 5.0
+            replica_module._open_writer.retry.stop = tenacity.stop_after_delay(40)  # type: ignore[attr-defined]
+            objectlock.STALE_S = 10.0
         dumps = self._parameters.run_path / "dumps"
         dumps.parent.mkdir(parents=True, exist_ok=True)
         self.fake = FakeServer(dumps, Path(self._parameters.model_path))

@@ -125,7 +125,7 @@ def test_a_job_that_is_killed_in_an_upload_goes_on_where_it_was(
     assert store.verify(deep=True).clean, "what is marked done is there"
     fake.requests.clear()
     monkeypatch.setattr(objectlock, "RENEW_S", 0.3)
-    monkeypatch.setattr(objectlock, "STALE_S", 4.0)
+    monkeypatch.setattr(objectlock, "STALE_S", 10.0)
     result = run(wanted)
     assert result.is_whole
     assert result.totals.already_done == len(done)

@@ -127,7 +127,13 @@ def test_a_journal_that_was_refused_acknowledges_nothing_more(
 # --- the lock -----------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("hasty")
+@pytest.fixture
+def soon_stale(hasty: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+    """A lock that is not renewed is stale after seconds: only where nothing else depends on it."""
+    monkeypatch.setattr(objectlock, "STALE_S", 5.0)
+
+
+@pytest.mark.usefixtures("soon_stale")
 def test_a_lock_that_a_dead_job_left_is_taken_over_when_it_is_stale(bucket: Bucket) -> None:
     bucket.objects.put(".journal.jsonl.lock", b'{"pid": 1, "host": "gone", "token": "x"}')
     with StoreWriter(bucket.url, manifest()) as writer:
@@ -135,7 +141,7 @@ def test_a_lock_that_a_dead_job_left_is_taken_over_when_it_is_stale(bucket: Buck
     assert ".journal.jsonl.lock" not in bucket.names()
 
 
-@pytest.mark.usefixtures("hasty")
+@pytest.mark.usefixtures("soon_stale")
 def test_of_two_jobs_that_find_a_stale_lock_one_takes_it(bucket: Bucket) -> None:
     bucket.objects.put(".journal.jsonl.lock", b"{}")
     taken, refused = [], []
@@ -178,6 +184,6 @@ def test_a_lock_that_cannot_be_renewed_ends(bucket: Bucket, meddler: Meddler) ->
             (503, "SlowDown") if method == "PUT" and "lock" in path else "pass"
         )
         writer._lock._renewed_at -= objectlock.STALE_S
-        with pytest.raises(JobError, match="could not be renewed for 3 s"):
+        with pytest.raises(JobError, match="could not be renewed for 60 s"):
             writer.record(failure(1))
     assert list(Store(bucket.url).journal_state.failed) == [0]
