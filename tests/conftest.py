@@ -3,6 +3,7 @@
 import functools
 import logging
 import signal
+import ssl
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -79,13 +80,17 @@ def llama_server(
 @pytest.fixture(scope="session")
 def object_server() -> Iterator[str]:
     """The URL of moto's S3 server on loopback."""
-    import botocore.loaders
+    from aiobotocore.httpsession import AIOHTTPSession
+    from botocore.loaders import JSONFileLoader
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    # each client reads the same megabytes of JSON, S3's API, and there are hundreds of clients
+    # hundreds of clients would each read the same megabytes: S3's API, and certificates
+    read = functools.cache(functools.partial(JSONFileLoader.load_file, JSONFileLoader()))
     patch = pytest.MonkeyPatch()
-    patch.setattr("botocore.loaders.create_loader", functools.cache(botocore.loaders.create_loader))
+    patch.setattr(JSONFileLoader, "load_file", lambda _self, path: read(path))
+    context = ssl.create_default_context()
+    patch.setattr(AIOHTTPSession, "_build_verify_context", lambda _self: context)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
