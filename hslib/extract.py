@@ -18,6 +18,7 @@ from hslib.job import (
     prepare,
     read_progress,
     record_plan,
+    record_run,
     result_of,
 )
 from hslib.parameters import (
@@ -71,6 +72,7 @@ def run(
         )
         held.enter_context(servers.claimed())
         record_plan(job, writer)
+        record_run(parameters, job.manifest, servers.check.plugin)
         begun = ProgressState(
             asked=plan.num_rows,
             failed=len(plan.failed_before),

@@ -13,13 +13,15 @@ from hslib.job.progress import (
     open_log,
     read_progress,
 )
+from hslib.job.record import RunRecord, read_record, record_run
 from hslib.job.tasks import Tasks
-from hslib.job.watch import is_at_work
+from hslib.job.watch import find_runs, is_at_work
 
 __all__ = [
     "at_work",
     "check_inputs",
     "Extractor",
+    "find_runs",
     "Forecast",
     "Interrupts",
     "is_at_work",
@@ -29,9 +31,12 @@ __all__ = [
     "Progress",
     "ProgressState",
     "read_progress",
+    "read_record",
     "record_plan",
+    "record_run",
     "ReplicaState",
     "Result",
     "result_of",
+    "RunRecord",
     "Tasks",
 ]

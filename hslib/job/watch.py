@@ -3,9 +3,23 @@
 A job renews that file twice a second.
 """
 
+import re
+from pathlib import Path
+
 from hslib.job.progress import ProgressState, ReplicaState, log_line
 
 STALE_S = 4.0  # a dead job is called dead within five seconds
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """The folder itself if a job ran there, else the runs in it: a Slurm array's shards, in the
+    order of their numbers."""
+    if (folder / "progress.json").is_file():
+        return [folder]
+    return sorted(
+        (path.parent for path in folder.glob("*/progress.json")),
+        key=lambda run: [int(t) if t.isdigit() else t for t in re.split(r"(\d+)", run.name)],
+    )
 
 
 def is_at_work(state: ProgressState | None, now: float) -> bool:

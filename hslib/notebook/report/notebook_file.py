@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 State = Literal["ok", "failed", "unfinished"]
 
+# cells with these tags: parameters have a table of their own, hints are for the person who runs it
+_LEFT_OUT = {"parameters", "injected-parameters", "hint", "papermill-error-cell-tag"}
 _HEADING = re.compile(r"^(#{1,3})\s+(.+?)\s*#*$", re.M)
 _CODE_BLOCK = re.compile(r"```.*?```", re.S)
 
@@ -35,12 +37,18 @@ def title_of(nb: Any) -> str:
     return ""
 
 
+def ended_at(nb: Any) -> str:
+    """When papermill's run ended: "2026-01-30 14:05" in UTC; "" without papermill."""
+    ended = nb.metadata.get("papermill", {}).get("end_time") or ""
+    return str(ended)[:16].replace("T", " ")
+
+
 def headings(nb: Any) -> list[Heading]:
     """For the contents list: levels two and three, and the parts that a report adds."""
     found = [
         heading
         for cell in nb.cells
-        if cell.cell_type == "markdown" and not _is_papermills(cell)
+        if cell.cell_type == "markdown" and not _is_left_out(cell)
         for heading in _headings_in(cell.source)
         if heading.level > 1 and heading.text != "Verdict"
     ]
@@ -126,10 +134,9 @@ def without_code(nb: Any) -> Any:
 
     cells, heading = [], ""
     for cell in nb.cells:
-        tags = cell.metadata.get("tags", [])
         if cell.cell_type == "markdown" and (found := _headings_in(cell.source)):
             heading = found[-1].text
-        if _is_papermills(cell) or {"parameters", "injected-parameters"} & set(tags):
+        if _is_left_out(cell) and error_of(cell) is None:
             continue
         cell = nbformat.from_dict(cell)
         if cell.cell_type == "code":
@@ -143,9 +150,9 @@ def without_code(nb: Any) -> Any:
     return nbformat.from_dict({**nb, "cells": cells})
 
 
-def _is_papermills(cell: Any) -> bool:
-    """A note that papermill adds where a run failed."""
-    return "papermill-error-cell-tag" in cell.metadata.get("tags", [])
+def _is_left_out(cell: Any) -> bool:
+    """Parameters, hints, and the note that papermill adds where a run failed."""
+    return bool(_LEFT_OUT & set(cell.metadata.get("tags", [])))
 
 
 def _is_empty(output: Any) -> bool:
