@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 from hslib import answers
 from hslib.cluster import Cluster, ShardRun, opening
+from hslib.dataset import count_reasons
 from hslib.errors import StoreError
 from hslib.job import (
     Extractor,
@@ -77,6 +78,7 @@ def run(
             asked=plan.num_rows,
             failed=len(plan.failed_before),
             rejected=len(plan.rejections),
+            rejected_for=count_reasons(plan.rejections),
             already_done=len(plan.done),
             stored=len(job.stored_before),
         )

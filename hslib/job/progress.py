@@ -54,6 +54,7 @@ class ProgressState(pydantic.BaseModel):
     mb_per_s: float = 0.0
     eta_s: float | None = None
     last_index: int | None = None
+    rejected_for: str = ""  # reasons of the rejected rows, counted
     reasons: dict[str, int] = {}  # failures by the check or error that caused them
     free_bytes: dict[str, int] = {}  # what is left where the job writes: "the store", "dumps"
     replicas: tuple[ReplicaState, ...] = ()  # of a job on a cluster

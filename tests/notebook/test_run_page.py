@@ -60,7 +60,7 @@ def test_a_finished_run_says_what_it_was_and_what_comes_next(
     found = facts(page)
     assert page is not None
     assert (page.tone, page.verdict) == ("ok", "Finished: 12 of 12 rows are in the store.")
-    assert found["rows asked for"] == "12"
+    assert found["rows"] == "12 asked for"
     assert found["store"].startswith(f"12 samples, {sum(s.num_tokens for s in SAMPLES)} tokens, ")
     assert found["states"] == "1, 3, 5, final (post-norm)"
     assert "rows.jsonl" in found["dataset"] and "/" not in found["dataset"]
@@ -86,10 +86,13 @@ def test_failed_and_rejected_rows_are_coloured_and_reasons_counted(
     page = read_run_page(tmp_path / "kimi")
     assert page is not None and page.tone == "failed"
     assert "1 failed" in page.verdict and "retry_failed" in page.verdict
-    assert facts(page)["rejected"] == "1" and facts(page)["failed"].startswith("1 (1 x ")
+    assert facts(page)["rejected"] == "1 (1 too_long)" and facts(page)["failed"].startswith(
+        "1 (1 x "
+    )
     assert tones(page)["rejected"] == "unfinished" and tones(page)["failed"] == "failed"
     assert page.next_command.startswith("python -m hslib run 03 ")
     assert "-p max_tokens 15" in page.next_command
+    assert page.next_command.endswith("-p retry_failed True")
 
 
 def test_shards_make_one_page_and_a_line_each(

@@ -64,7 +64,7 @@ def read_run_page(folder: Path, notebooks: Iterable[str] = ()) -> RunPage | None
     records = [run.record for run in runs if run.record is not None]
     tone, verdict = _verdict([run.state for run in runs], now)
     facts = (*_what(records), *_rows(runs), *_stored(records), *_where(records))
-    command = _next_command(tone, records, set(notebooks)) if records else ""
+    command = _next_command(runs, tone, set(notebooks)) if records else ""
     return RunPage(tone, verdict, facts, command, tuple(_parts(runs, now)))
 
 
@@ -88,21 +88,23 @@ def _verdict(states: Sequence[ProgressState], now: float) -> tuple[Tone, str]:
     return "ok", f"Finished: {stored}{rest}."
 
 
-def _next_command(tone: Tone, records: Sequence[RunRecord], notebooks: set[str]) -> str:
+def _next_command(runs: Sequence[Run], tone: Tone, notebooks: set[str]) -> str:
     """What a person does next; "" while the job is at work, or when all is done."""
-    if tone == "failed" and len(records) == 1:
-        return run_command("03", records[0].parameters)
+    records = [run.record for run in runs if run.record is not None]
+    one = records[0]
+    if tone == "failed" and len(runs) == 1:
+        retried = {} if watch.unfinished_rows(runs[0].state) else {"retry_failed": True}
+        return run_command("03", {**one.parameters, **retried})
     if tone != "ok":
         return ""
-    names = ("run_dir", "store_dir")
-    kept = {n: v for n, v in records[0].parameters.items() if n in names and len(records) == 1}
-    if len(records) > 1:
-        kept = {"store_dir": records[0].store}
+    kept = {n: v for n, v in one.parameters.items() if n in ("run_dir", "store_dir")}
+    if len(runs) > 1:
+        kept = {"store_dir": one.store}
     missing = next((number for number in ("04", "05") if number not in notebooks), None)
     if missing:
         return run_command(missing, kept)
-    store = shlex.quote(records[0].store)
-    return f"python -m hslib export {store} --to speculators OUT" if "06" not in notebooks else ""
+    export = f"python -m hslib export {shlex.quote(one.store)} --to speculators OUT"
+    return export if "06" not in notebooks else ""
 
 
 def run_command(notebook: str, parameters: dict[str, Any]) -> str:
@@ -134,9 +136,13 @@ def _rows(runs: Sequence[Run]) -> Iterable[Fact]:
             strict=True,
         )
     )
-    yield Fact("rows asked for", f"{asked:,}")
+    yield Fact("rows", f"{asked:,} asked for")
     yield Fact("failed", _with_reasons(failed, states), "failed" if failed else "")
-    yield Fact("rejected", f"{rejected:,}", "unfinished" if rejected else "")
+    reasons = (
+        states[0].rejected_for if len(states) == 1 else ""
+    )  # shards have theirs on their pages
+    text = f"{rejected:,}" + (f" ({reasons})" if reasons else "")
+    yield Fact("rejected", text, "unfinished" if rejected else "")
     if left:
         yield Fact("left", f"{left:,}", "unfinished")
 
