@@ -8,7 +8,9 @@ later cells around, only names that are a parameter's or resemble one.
 """
 
 import difflib
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from hslib.errors import ParameterError
@@ -23,10 +25,13 @@ _IPYTHON = {"In", "Out"}
 def read_parameters(model: type[P], namespace: Mapping[str, Any]) -> P:
     """Build a notebook's parameters from its ``globals()``.
 
+    The kernel then works in the project's folder: see :func:`leave_notebooks_folder`.
+
     Raises:
         ParameterError: an unknown name (with the nearest known one), a bad value, or no
             parameter in the namespace.
     """
+    leave_notebooks_folder()
     values = {name: value for name, value in namespace.items() if _is_literal(name, value)}
     known = set(model.model_fields)
     if any(isinstance(value, Parameters) for value in namespace.values()):  # read before
@@ -42,6 +47,16 @@ def read_parameters(model: type[P], namespace: Mapping[str, Any]) -> P:
             raise
         cure = f"{error.fix} In JupyterLab correct it and restart the kernel"
         raise ParameterError(error.message, fix=cure, **error.fields) from None
+
+
+def leave_notebooks_folder() -> None:
+    """JupyterLab starts a kernel in the kit's ``notebooks/``, papermill in the folder above it.
+
+    From both, a relative path means the same file: it is relative to the folder above.
+    """
+    here = Path.cwd()
+    if here.name == "notebooks" and (here.parent / "hslib" / "__init__.py").is_file():
+        os.chdir(here.parent)
 
 
 def _is_literal(name: str, value: object) -> bool:
