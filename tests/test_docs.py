@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from make.stores import DEMO_BOUNDARIES, demo_rows, write_store
 
-from hslib.__main__ import main
+from hslib.terminal import main
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted(

@@ -45,8 +45,8 @@ def read_parameters(model: type[P], namespace: Mapping[str, Any]) -> P:
     except ParameterError as error:
         if set(values) <= known:
             raise
-        cure = f"{error.fix} In JupyterLab correct it and restart the kernel"
-        raise ParameterError(error.message, fix=cure, **error.fields) from None
+        cure = "correct it; in JupyterLab restart the kernel too"
+        raise ParameterError(error.message, fix=cure) from None
 
 
 def leave_notebooks_folder() -> None:

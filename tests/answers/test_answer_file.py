@@ -18,13 +18,13 @@ import torch
 from make.waits import wait_until
 
 from hslib import demo
-from hslib.__main__ import main
 from hslib.answers import AnswerSettings, answer_file
 from hslib.answers.regenerate import MOST_FAILURES_IN_A_ROW
 from hslib.errors import JobError, RequestError, ServerError
 from hslib.rows import Recipe, load_chat, make_file
 from hslib.server import Completion, ServerClient
 from hslib.server import launch as server
+from hslib.terminal import main
 
 RECIPE = Recipe(model=demo.model_path())
 GREEDY = AnswerSettings(

@@ -11,13 +11,13 @@ import pytest
 from make.stores import model_store
 
 from hslib import demo, diagnosis
-from hslib.__main__ import main
 from hslib.dataset import Sample
 from hslib.diagnosis.tokens.recipes import Compared, reference
 from hslib.diagnosis.tokens.tokenizers import Recipe, Vocabulary, load_vocabulary
 from hslib.errors import DatasetError, RequestError
 from hslib.parameters import DiagnosisParameters
 from hslib.server import launch as server
+from hslib.terminal import main
 
 GENERATION = Recipe(add_generation_prompt=True)
 

@@ -9,12 +9,12 @@ from make.logs import edited, lengths, observed
 from make.tokenizations import PLAIN, byte_level, pair_of
 
 from hslib import demo, diagnosis
-from hslib.__main__ import main
 from hslib.diagnosis import tables, view
 from hslib.diagnosis.filing.observations import observe
 from hslib.diagnosis.tokens.causes import compare
 from hslib.diagnosis.tokens.recipes import Compared, Source
 from hslib.parameters import DiagnosisParameters
+from hslib.terminal import main
 
 
 def compared(texts: list[tuple[str, str]]) -> Compared:

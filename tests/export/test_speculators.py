@@ -13,8 +13,7 @@ from make.reference import load_reference
 from make.rows import demo_samples
 from make.stores import model_store
 
-from hslib import __main__ as terminal
-from hslib import demo
+from hslib import demo, terminal
 from hslib.drafter import eagle3 as drafter
 from hslib.errors import ExportError
 from hslib.export.export import export_store

@@ -18,7 +18,6 @@ from make.stores import model_store
 from make.waits import wait_until
 
 from hslib import demo, diagnosis, extract
-from hslib.__main__ import main
 from hslib.errors import StoreError
 from hslib.export.export import export_store, read_rows
 from hslib.export.specforge import SpecForgeFormat
@@ -29,6 +28,7 @@ from hslib.server.endpoints import open_endpoints
 from hslib.stats import measure
 from hslib.store import Store
 from hslib.store.bucket import lock as objectlock
+from hslib.terminal import main
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from make.rows import demo_samples, random_sample, write_rows
 
-from hslib import __main__ as terminal
-from hslib import demo
+from hslib import demo, terminal
 from hslib.errors import ParameterError
 from hslib.job.forecast import Forecast
 from hslib.job.scheduler import requests_at_once

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from make.progress import progress as state
 
-from hslib.__main__ import main
 from hslib.job import watch
 from hslib.job.progress import Progress, free_bytes
+from hslib.terminal import main
 
 
 def test_a_view_tells_progress_failures_by_reason_and_disk_left() -> None:

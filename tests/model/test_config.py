@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from make.published_configs import CONFIGS
 
-from hslib.__main__ import main
 from hslib.errors import ParameterError
 from hslib.model import ModelInfo, read_config, read_shape
+from hslib.terminal import main
 
 PLAIN = {"model_type": "qwen3", "num_hidden_layers": 4, "hidden_size": 64, "vocab_size": 512}
 

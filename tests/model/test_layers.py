@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from hslib import __main__ as terminal
-from hslib import demo
+from hslib import demo, terminal
 from hslib.errors import ParameterError
 from hslib.model import dialect_table, from_boundaries, parse_layers
 from hslib.model.layers import (

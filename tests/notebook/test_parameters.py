@@ -27,7 +27,9 @@ def test_a_value_that_papermill_injected_wins() -> None:
 
 @pytest.mark.parametrize("value", [4, "4", [4], None, {"a": 4}, 0.4, True])
 def test_a_mistyped_name_is_an_error_whatever_its_value(value: Any) -> None:
-    with pytest.raises(ParameterError, match=r"did you mean 'concurrency'.*restart the kernel"):
+    with pytest.raises(
+        ParameterError, match=r"did you mean 'concurrency'[\s\S]*restart the kernel"
+    ):
         read_parameters(ExtractionParameters, kernel(concurency=value))
 
 

@@ -12,10 +12,10 @@ import pytest
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from hslib.__main__ import main
 from hslib.notebook.report import ReportError, write_report, write_reports
 from hslib.notebook.report.index import write_index
 from hslib.notebook.report.scrub import Scrubber
+from hslib.terminal import main
 
 COMMITTED = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 PIXEL = base64.b64encode(b"\x89PNG not really").decode()

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from make.chats import DAY, FAMILIES, save_tokenizer
 
-from hslib.__main__ import main
 from hslib.errors import JobError
 from hslib.notebook import row_picker
 from hslib.parameters import RowsParameters
 from hslib.rows import Counts, Manifest, Recipe, Row, load_chat, make_rows, view
+from hslib.terminal import main
 
 GOOD = {"conversations": [{"from": "human", "value": "3 x 7?"}, {"from": "gpt", "value": "21."}]}
 TOOL = {"conversations": [{"from": "human", "value": "u"}, {"from": "tool", "value": "x"},

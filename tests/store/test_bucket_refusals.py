@@ -4,9 +4,9 @@ import pytest
 from fakes.bucket import CREDENTIALS, Bucket, Fate, Meddler
 from make.stores import manifest
 
-from hslib.__main__ import main
 from hslib.errors import StoreError
 from hslib.store import Store, StoreWriter, open_storage, probe_write
+from hslib.terminal import main
 
 
 def test_missing_credentials_name_the_variables(

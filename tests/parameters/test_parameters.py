@@ -22,7 +22,7 @@ from hslib.parameters import (
     StatisticsParameters,
 )
 
-NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
 def test_an_unknown_parameter_names_the_nearest_known_one() -> None:

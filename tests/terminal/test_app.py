@@ -3,15 +3,18 @@ with what the command calls."""
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
+import hslib
 from hslib import demo
-from hslib.__main__ import Dialect, main
 from hslib.errors import StoreError
 from hslib.model.layers import DIALECTS
+from hslib.terminal import main
+from hslib.terminal.layers import Dialect
 
 Captured = pytest.CaptureFixture[str]
 
@@ -24,9 +27,16 @@ def test_help_lists_the_commands_in_the_order_of_a_job(capsys: Captured) -> None
     assert listed == ["rows", "plan", "layers", "status", "verify", "diagnose", "report", "export"]
 
 
+def test_the_version_is_the_packages(capsys: Captured) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"hslib {hslib.__version__}\n"
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["version"] == hslib.__version__
+
+
 def test_help_loads_nothing_heavy() -> None:
     heavy = "{'torch', 'transformers', 'pandas', 'numpy', 'ray', 'hslib.store', 'hslib.server'}"
-    code = "import sys; from hslib.__main__ import main; main(['--help']); "
+    code = "import sys; from hslib.terminal import main; main(['--help']); "
     code += f"print({heavy} & sys.modules.keys())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.endswith("set()\n"), found.stdout

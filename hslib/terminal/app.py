@@ -1,0 +1,68 @@
+"""The commands together: their order in the help, errors, exit codes."""
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from hslib import __version__
+from hslib.errors import HslibError
+from hslib.terminal.diagnose import diagnose
+from hslib.terminal.export import export
+from hslib.terminal.layers import layers
+from hslib.terminal.plan import plan
+from hslib.terminal.report import report
+from hslib.terminal.rows import rows
+from hslib.terminal.status import status
+from hslib.terminal.verify import verify
+
+COMMANDS = (rows, plan, layers, status, verify, diagnose, report, export)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    try:
+        app(arguments, prog_name="python -m hslib")
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    except HslibError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _exit(code: int, **_options: object) -> None:
+    raise typer.Exit(code)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"hslib {__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    result_callback=_exit,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _kit(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="show it and exit"),
+    ] = False,
+) -> None:
+    """The commands that a terminal needs beside the notebooks.
+
+    Exit code 0: all is well; 1: it is not, or the command failed; 2: the command line is wrong.
+    """
+
+
+for command in COMMANDS:
+    app.command()(command)

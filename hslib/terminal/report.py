@@ -1,0 +1,23 @@
+"""A run's notebooks as HTML."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="an executed notebook, or a run's directory")
+    ],
+) -> int:
+    """A notebook, or all of a run, as HTML without code.
+
+    Exit code 1: a notebook had failed or did not run to its end.
+    """
+    from hslib.notebook.report import write_reports
+
+    reports = write_reports(path)
+    for written in reports:
+        print(f"{written.path}: {written.state}")
+    return int(not all(written.is_good for written in reports))
