@@ -10,8 +10,10 @@ from hslib.job.progress import (
     ProgressState,
     ReplicaState,
     at_work,
+    duration,
     open_log,
     read_progress,
+    time_words,
 )
 from hslib.job.record import RunRecord, read_record, record_run
 from hslib.job.tasks import Tasks
@@ -20,6 +22,7 @@ from hslib.job.watch import find_runs, is_at_work
 __all__ = [
     "at_work",
     "check_inputs",
+    "duration",
     "Extractor",
     "find_runs",
     "Forecast",
@@ -39,4 +42,5 @@ __all__ = [
     "result_of",
     "RunRecord",
     "Tasks",
+    "time_words",
 ]

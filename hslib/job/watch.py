@@ -6,7 +6,7 @@ A job renews that file twice a second.
 import re
 from pathlib import Path
 
-from hslib.job.progress import ProgressState, ReplicaState, log_line
+from hslib.job.progress import ProgressState, ReplicaState, log_line, time_words
 
 STALE_S = 4.0  # a dead job is called dead within five seconds
 
@@ -47,6 +47,8 @@ def facts(state: ProgressState, now: float) -> list[tuple[str, str]]:
         f"{state.ok} extracted, {state.failed} failed, {state.rejected} rejected"
     )
     found = [("job", word), ("progress", log_line(state, None)), ("rows", rows)]
+    if state.state == "running":
+        found.append(("time", time_words(state)))
     found += [(f"replica {replica.number}", _replica(replica)) for replica in state.replicas]
     reasons = sorted(state.reasons.items(), key=lambda item: -item[1])
     found += [("failed", f"{count} x {reason}") for reason, count in reasons]

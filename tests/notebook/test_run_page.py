@@ -15,7 +15,7 @@ from make.rows import random_sample, write_rows
 from hslib.job import read_record
 from hslib.notebook.report import write_reports
 from hslib.notebook.report.index import write_index
-from hslib.notebook.report.run_page import RunPage, duration, read_run_page, run_command
+from hslib.notebook.report.run_page import RunPage, read_run_page, run_command
 from hslib.notebook.report.scrub import Scrubber
 from hslib.parameters import ExtractionParameters
 
@@ -156,14 +156,6 @@ def test_without_a_job_there_is_no_such_page(tmp_path: Path) -> None:
     assert read_run_page(tmp_path) is None
     page = BeautifulSoup(write_index(tmp_path).read_text(), "html.parser")
     assert page.select("section") == []
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.4, "0 s"), (89, "89 s"), (125, "2 min"), (7500, "2 h 05 min"), (36000, "10 h 00 min")],
-)
-def test_durations_are_read_at_a_glance(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
 
 
 def test_a_command_is_quoted_for_a_shell() -> None:

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hslib.errors import HslibError
-from hslib.job import ProgressState, RunRecord, find_runs, read_progress, read_record, watch
+from hslib.job import (
+    ProgressState,
+    RunRecord,
+    duration,
+    find_runs,
+    read_progress,
+    read_record,
+    watch,
+)
 from hslib.store import Store
 
 Tone = Literal["", "ok", "failed", "unfinished"]
@@ -209,14 +217,6 @@ def _parts(runs: Sequence[Run], now: float) -> Iterable[tuple[str, ...]]:
         for replica in runs[0].state.replicas:
             speed = f"{replica.samples_per_s:.2f}"
             yield (str(replica.number), replica.state, f"{replica.ok:,}", speed)
-
-
-def duration(seconds: float) -> str:
-    """``2 h 05 min``, ``3 min``, ``12 s``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def _size(size_bytes: int) -> str:
