@@ -2,7 +2,7 @@
 
 from hslib.job.extractor import Extractor
 from hslib.job.forecast import Forecast
-from hslib.job.inputs import check_inputs
+from hslib.job.inputs import input_problems
 from hslib.job.interrupt import Interrupts
 from hslib.job.prepare import Job, Result, prepare, record_plan, result_of
 from hslib.job.progress import (
@@ -21,11 +21,11 @@ from hslib.job.watch import find_runs, is_at_work
 
 __all__ = [
     "at_work",
-    "check_inputs",
     "duration",
     "Extractor",
     "find_runs",
     "Forecast",
+    "input_problems",
     "Interrupts",
     "is_at_work",
     "Job",
