@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from hslib.errors import ParameterError
+from hslib.notebook.traceback_file import keep_tracebacks
 from hslib.parameters import Parameters
 
 P = TypeVar("P", bound=Parameters)
@@ -22,6 +23,8 @@ _IPYTHON = {"In", "Out"}
 
 def read_parameters(model: type[P], namespace: Mapping[str, Any]) -> P:
     """Build a notebook's parameters from its ``globals()``.
+
+    The traceback of a cell that fails from now on is a file of the run.
 
     Raises:
         ParameterError: an unknown name (with the nearest known one), a bad value, or no
@@ -36,12 +39,14 @@ def read_parameters(model: type[P], namespace: Mapping[str, Any]) -> P:
             "no parameters cell has run in this kernel", fix="run the notebook from the top"
         )
     try:
-        return model.from_values(values)
+        found = model.from_values(values)
     except ParameterError as error:
         if set(values) <= known:
             raise
         cure = "correct it; in JupyterLab restart the kernel too"
         raise ParameterError(error.message, fix=cure) from None
+    keep_tracebacks(found.run_path)
+    return found
 
 
 def _is_literal(name: str, value: object) -> bool:
