@@ -21,6 +21,12 @@ class HslibError(Exception):
         text = message + (f" [{evidence}]" if evidence else "")
         super().__init__(text + (f"\n  -> {fix}" if fix else ""))
 
+    def _render_traceback_(self) -> list[str]:
+        """IPython's display in a notebook: the error alone, a line for each field."""
+        fields = [f"  {name} = {value!r}" for name, value in self.fields.items()]
+        cure = [f"  -> {self.fix}"] if self.fix else []
+        return [f"{type(self).__name__}: {self.message}", *fields, *cure]
+
     def __reduce__(self) -> Any:
         """Errors go from process to process with their fields."""
         return functools.partial(type(self), self.message, fix=self.fix, **self.fields), ()

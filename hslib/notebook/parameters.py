@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hslib.errors import ParameterError
+from hslib.notebook.traceback_file import keep_tracebacks
 from hslib.parameters import Parameters
 
 P = TypeVar("P", bound=Parameters)
@@ -26,6 +27,7 @@ def read_parameters(model: type[P], namespace: Mapping[str, Any]) -> P:
     """Build a notebook's parameters from its ``globals()``.
 
     The kernel then works in the project's folder: see :func:`leave_notebooks_folder`.
+    The traceback of a cell that fails from now on is a file of the run.
 
     Raises:
         ParameterError: an unknown name (with the nearest known one), a bad value, or no
@@ -41,12 +43,14 @@ def read_parameters(model: type[P], namespace: Mapping[str, Any]) -> P:
             "no parameters cell has run in this kernel", fix="run the notebook from the top"
         )
     try:
-        return model.from_values(values)
+        found = model.from_values(values)
     except ParameterError as error:
         if set(values) <= known:
             raise
         cure = "correct it; in JupyterLab restart the kernel too"
         raise ParameterError(error.message, fix=cure) from None
+    keep_tracebacks(found.run_path)
+    return found
 
 
 def leave_notebooks_folder() -> None:

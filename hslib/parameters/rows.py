@@ -56,16 +56,18 @@ class RowsParameters(KeyParameters):
             given = [n for n in ("server_url", "temperature") if getattr(self, n)]
             given += ["samples"] * (self.samples > 1)
             if given:
-                raise ValueError(f"{', '.join(given)}: only with regenerate")
+                raise ValueError(f"{', '.join(map(repr, given))}: only with 'regenerate'")
             return self
         if self.samples > 1 and not self.temperature:
-            raise ValueError("samples at temperature 0 are all the same: set temperature")
+            raise ValueError("'samples' at temperature 0 are all the same: set 'temperature'")
         if self.unstable == "reject":
-            raise ValueError("unstable 'reject' is for answers that are there")
+            raise ValueError(
+                "unstable = 'reject' is for answers that are there, not with 'regenerate'"
+            )
         if self.thinking == "drop":
             raise ValueError(
-                "thinking 'drop' is for answers that are there; a model that is to answer without "
-                "is asked so by chat_template_kwargs"
+                "thinking = 'drop' is for answers that are there, not with 'regenerate'; a model "
+                "is asked by chat_template_kwargs to answer without"
             )
         return self
 

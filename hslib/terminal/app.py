@@ -1,23 +1,23 @@
-"""The commands together: their order in the help, errors, exit codes."""
+"""The commands together: their order in the help, and the exit code."""
 
-import sys
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from hslib import __version__
-from hslib.errors import HslibError
+from hslib.terminal.command import Command
 from hslib.terminal.diagnose import diagnose
 from hslib.terminal.export import export
 from hslib.terminal.layers import layers
 from hslib.terminal.plan import plan
 from hslib.terminal.report import report
 from hslib.terminal.rows import rows
+from hslib.terminal.run import RunCommand, run
 from hslib.terminal.status import status
 from hslib.terminal.verify import verify
 
-COMMANDS = (rows, plan, layers, status, verify, diagnose, report, export)
+COMMANDS = (run, rows, plan, layers, status, verify, diagnose, report, export)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,9 +26,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         app(arguments, prog_name="python -m hslib")
     except SystemExit as ended:
         return int(ended.code or 0)
-    except HslibError as error:
-        print(error, file=sys.stderr)
-        return 1
     return 0
 
 
@@ -65,4 +62,4 @@ def _kit(
 
 
 for command in COMMANDS:
-    app.command()(command)
+    app.command(cls=RunCommand if command is run else Command)(command)

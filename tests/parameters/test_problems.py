@@ -22,9 +22,9 @@ def test_a_bad_value_is_one_line_with_its_name_and_value() -> None:
 def test_everything_that_is_wrong_is_listed_at_once() -> None:
     first, *lines = said(limit="many", concurency=4, scan_scope="all").splitlines()
     assert first.startswith("3 things are wrong")
-    assert [line.split("'")[1] for line in lines] == ["concurency", "limit", "scan_scope"]
+    assert [line.split("'")[1] for line in lines] == ["concurency", "scan_scope", "limit"]
     assert "did you mean 'concurrency'" in lines[0]
-    assert "'request' or 'directory'" in lines[2]
+    assert "'request' or 'directory'" in lines[1]
 
 
 def test_parameters_that_exclude_each_other_are_named_without_all_the_others() -> None:
@@ -48,4 +48,4 @@ def test_a_long_value_is_cut() -> None:
 def test_what_does_not_go_together_in_notebook_00_is_said_in_the_same_way() -> None:
     with pytest.raises(ParameterError) as error:
         RowsParameters.from_values({"samples": 3})
-    assert str(error.value) == "samples: only with regenerate"
+    assert str(error.value) == "'samples': only with 'regenerate'"

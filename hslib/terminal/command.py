@@ -1,0 +1,35 @@
+"""How a command fails: with the kit's error alone, in the words of the command's own options."""
+
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from hslib.errors import HslibError
+
+
+class Command(TyperCommand):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HslibError as error:
+            options = {str(p.name): p.opts[-1] for p in self.params if p.opts[-1].startswith("-")}
+            print(in_options(str(error), options), file=sys.stderr)
+            raise typer.Exit(1) from None
+
+
+def in_options(text: str, options: Mapping[str, str]) -> str:
+    """Advice that names notebook parameters, with the command's options in their place. Pure.
+
+    A name of one word is a parameter only where it is quoted or is given a value.
+    """
+    for name, option in options.items():
+        word = re.escape(name)
+        text = re.sub(rf"(?:parameter )?'{word}'", option, text)
+        if "_" in name:
+            text = re.sub(rf"(?<![\w/.'-]){word}(?![\w/.'=])", option, text)
+        text = re.sub(rf"(?<![\w/.'-]){word} = ", f"{option} ", text)
+    return text
