@@ -10,6 +10,7 @@ import pytest
 
 from hslib import notebook
 from hslib.notebook.live import LiveOutput
+from hslib.parameters import StatisticsParameters
 
 
 @pytest.mark.parametrize(
@@ -51,8 +52,9 @@ def test_a_long_table_scrolls_and_an_empty_one_is_words() -> None:
 
 
 def test_metrics_of_several_cells_are_merged(tmp_path: Path) -> None:
-    notebook.save_metrics(tmp_path, ok=3)
-    path = notebook.save_metrics(tmp_path, anomalies=0)
+    config = StatisticsParameters(run_dir=str(tmp_path))
+    notebook.save_metrics(config, ok=3)
+    path = notebook.save_metrics(config, anomalies=0)
     assert json.loads(path.read_text()) == {"anomalies": 0, "ok": 3}
 
 
