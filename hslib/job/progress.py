@@ -71,7 +71,7 @@ class Progress:
     Args:
         begun: how the job stands before anything is sent.
         todo_tokens: tokens still to be extracted, for the ETA.
-        disks: where the job writes, by what it writes there; their free space is told.
+        disks: where the job writes, by what it writes there; their free space is in the state.
     """
 
     def __init__(

@@ -149,7 +149,7 @@ def spawn(arguments: list[str], variables: dict[str, str], log: Path) -> int:
 def wait_ready(
     state: ServerState, timeout_s: float, on_progress: Callable[[str], None] = lambda _line: None
 ) -> None:
-    """Return when the server answers; until then its phase and the seconds are told.
+    """Return when the server answers; until then tell its phase and the seconds.
 
     Raises:
         ServerError: it died, or time is up; with the log's last lines.

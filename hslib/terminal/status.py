@@ -29,7 +29,7 @@ def status(
     except KeyboardInterrupt:
         print()
         return 130  # what a shell calls an interrupt
-    except BrokenPipeError:  # whoever reads has read enough, as head does
+    except BrokenPipeError:  # the reader has read enough, as head does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

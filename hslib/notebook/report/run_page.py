@@ -204,7 +204,7 @@ def _where(records: Sequence[RunRecord]) -> Iterable[Fact]:
 
 
 def _parts(runs: Sequence[Run], now: float) -> Iterable[tuple[str, ...]]:
-    """Shards, or one run's replicas; without hosts, which are nobody else's business."""
+    """Shards, or one run's replicas; without hosts."""
     if len(runs) > 1:
         yield ("shard", "state", "rows", "in the store", "failed", "left")
         for run in runs:
