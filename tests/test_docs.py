@@ -7,24 +7,28 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-import nbformat
 import pytest
 from make.stores import DEMO_BOUNDARIES, demo_rows, write_store
 
+from hslib.model.layers import auto_boundaries
+from hslib.notebook.execution import find_notebook, parameters_model
 from hslib.terminal import main
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted(
     path
     for folder in ("", "hslib", "notebooks", "patches", "tests")
-    for path in (ROOT / folder).glob("README.md" if not folder else "**/README.md")
+    for path in (ROOT / folder).glob("README.md" if not folder else "**/*.md")
 )
 SOURCES = sorted(
     path for folder in ("hslib", "patches", "tests") for path in (ROOT / folder).rglob("*.py")
 )
+HSLIB = ROOT / "hslib"
 PATH = re.compile(r"(?<![\w/.])((?:hslib|notebooks|patches|tests|\.ci)/[\w./-]*\w/?)")
 DOTTED = re.compile(r"(?<![\w/.\"])(hslib(?:\.\w+)+)")
 REFERENCE = re.compile(r":(?:mod|class|func|meth|attr|data|exc):`~?([\w.]+)`")
+
+FOREIGN = {"PATH/03_extraction.ipynb"}  # stands for a path of the reader's
 
 by_path = pytest.mark.parametrize("doc", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
 
@@ -194,20 +198,17 @@ def test_each_command_of_the_kit_takes_the_options_that_a_document_gives_it(
 @by_path
 def test_each_parameter_that_a_document_gives_a_notebook_is_one_of_it(doc: Path) -> None:
     for words in _commands(doc):
-        if "papermill" not in words or "-p" not in words:
+        if words[:4] != ["python", "-m", "hslib", "run"] or not words[4:5] or words[4] in FOREIGN:
             continue
-        notebook = next(word for word in words if word.endswith(".ipynb"))
-        known = _parameters(ROOT / notebook)
+        known = set(parameters_model(find_notebook(words[4])).model_fields)
         given = {words[at + 1] for at, word in enumerate(words) if word == "-p"}
-        assert given <= known, (notebook, given - known)
+        assert given <= known, (words, given - known)
 
 
-def _parameters(notebook: Path) -> set[str]:
-    cells = nbformat.read(notebook, as_version=4).cells
-    first = next(cell for cell in cells if "parameters" in cell.metadata.get("tags", ()))
-    return {
-        node.target.id for node in ast.parse(first.source).body if isinstance(node, ast.AnnAssign)
-    }
+def test_readme_runs_notebooks_by_the_command_that_makes_folders_and_prints_the_verdict() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert "papermill notebooks/" not in "".join(_blocks(ROOT / "README.md", "bash"))
+    assert text.count("python -m hslib run ") >= 8
 
 
 # --- snippets -----------------------------------------------------------------------------
@@ -232,3 +233,35 @@ def test_readmes_test_command_is_what_ci_runs() -> None:
     assert commands
     ran = [shlex.split(line) for line in script.splitlines() if line.startswith("pytest")]
     assert all(command in ran for command in commands)
+
+
+def test_layers_that_are_set_by_hand_are_what_auto_means_for_the_models_of_the_examples() -> None:
+    """Kimi-K2 has 61 layers; server and job must have the same."""
+    auto = ",".join(map(str, auto_boundaries(61)))
+    for doc in (ROOT / "README.md", ROOT / "patches/README.md"):
+        text = "".join(_blocks(doc, "bash", ""))
+        assert re.findall(r"BOUNDARIES=([\d,]+)", text) == [auto], doc
+        assert not re.findall(r"-p layers|--layers", text), doc
+
+
+# --- troubleshooting ----------------------------------------------------------------------
+
+
+def test_each_message_that_troubleshooting_quotes_is_one_of_the_kit() -> None:
+    page = (ROOT / "notebooks/TROUBLESHOOTING.md").read_text().split("## Said by other tools")[0]
+    rows = re.findall(r"^\| (.+?) \| .+ \| .+ \|$", page, re.M)
+    quoted = [row[1:-1] for row in rows if row.startswith("`")]
+    assert len(quoted) >= 12
+    messages = {text for path in SOURCES for text in _texts(path) if path.is_relative_to(HSLIB)}
+    lost = [quote for quote in quoted if not any(quote in message for message in messages)]
+    assert lost == []
+
+
+def _texts(path: Path) -> Iterator[str]:
+    """All strings of a module; in f-strings "…" stands for each value."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.JoinedStr):
+            parts = [str(p.value) if isinstance(p, ast.Constant) else "…" for p in node.values]
+            yield "".join(parts)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value

@@ -94,8 +94,11 @@ def rows(
     print("\n".join(rows_of.sentences(made, max_rejected_share)))
     if not rows_of.is_good(made, max_rejected_share):
         return 1
+    folder = Path(out_path).parent
+    next_run = folder if folder.name else Path("runs", Path(out_path).stem.split(".")[0])
     print(
-        "next: papermill notebooks/03_extraction.ipynb out.ipynb "
-        f"-p dataset_path {shlex.quote(out_path)} -p model_path {shlex.quote(model_path)}"
+        f"next: python -m hslib run 03 -p run_dir {shlex.quote(str(next_run))} "
+        f"-p dataset_path {shlex.quote(out_path)} "
+        f"-p model_path {shlex.quote(model_path)}"
     )
     return 0

@@ -1,31 +1,21 @@
 """From a ShareGPT file to a trained drafter, by README's commands as they stand there."""
 
 import json
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from make.readme import block_with, checkout, shell
 
 from hslib import demo
 from hslib.rows import read_manifest
 from hslib.store import Store
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_readmes_commands_train_a_drafter(tmp_path: Path) -> None:
-    (block,) = [
-        block
-        for block in re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-        if "sharegpt.jsonl" in block and "06_training" in block
-    ]
-    for name in ("hslib", "notebooks", "patches"):
-        (tmp_path / name).symlink_to(ROOT / name)
+    block = block_with("sharegpt.jsonl", "run 06")
+    checkout(tmp_path)
     names = {"user": "human", "assistant": "gpt", "system": "system"}
     lines = demo.dataset_path().read_text().splitlines()[:48]
     with (tmp_path / "sharegpt.jsonl").open("w") as file:
@@ -33,12 +23,7 @@ def test_readmes_commands_train_a_drafter(tmp_path: Path) -> None:
             turns = json.loads(line)["messages"]
             chat = [{"from": names[turn["role"]], "value": turn["content"]} for turn in turns]
             file.write(json.dumps({"conversations": chat}) + "\n")
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "HSLIB_RUNS_ROOT": str(tmp_path)}
-    run = subprocess.run(
-        ["bash", "-euc", block], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
+    shell(block, tmp_path)
     runs = tmp_path / "runs/chats"
     assert read_manifest(runs / "rows.jsonl").counts.rows == 48
     assert len(Store(runs / "store").entries) == 48
