@@ -15,6 +15,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from hslib.notebook.report import ReportError, write_report, write_reports
 from hslib.notebook.report.index import write_index
 from hslib.notebook.report.scrub import Scrubber
+from hslib.notebook.verdict import MARK
 from hslib.terminal import main
 
 COMMITTED = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
@@ -111,6 +112,14 @@ def test_hints_for_the_person_who_runs_a_notebook_stay_out_unless_their_cell_fai
     follow.outputs = [failed("ValueError", "boom", "x")]
     page = write_report(write(tmp_path / "a.ipynb", [*sound(), hint, follow])).path.read_text()
     assert "boom" in page
+
+
+def test_a_verdict_that_is_shown_and_not_printed_is_found(tmp_path: Path) -> None:
+    cells = sound()
+    data = {"text/html": "<p>As shown.</p>", "text/plain": "As shown."}
+    table = shown(html="<table></table>", text="a table of 3 lines")
+    cells[-1].outputs = [table, new_output("display_data", data, metadata={MARK: True})]
+    assert write_report(write(tmp_path / "job.ipynb", cells)).verdict == "As shown."
 
 
 def test_a_report_is_one_file_that_needs_no_other(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hslib.notebook.verdict import verdict_text
+
 State = Literal["ok", "failed", "unfinished"]
 
 # cells with these tags: parameters have a table of their own, hints are for the person who runs it
@@ -82,7 +84,7 @@ def error_of(cell: Any) -> Any:
 
 
 def verdict_of(nb: Any) -> str:
-    """What the cells under "Verdict" printed; the error of a failed run."""
+    """What the cells under "Verdict" say; the error of a failed run."""
     state, count = state_of(nb)
     if state == "failed":
         error = next(e for cell in nb.cells if (e := error_of(cell)) is not None)
@@ -94,7 +96,7 @@ def verdict_of(nb: Any) -> str:
             found = _headings_in(cell.source)
             under = found[-1].text == "Verdict" if found else under
         elif under and cell.cell_type == "code":
-            words += [o.text for o in cell.outputs if o.output_type == "stream"]
+            words += map(verdict_text, cell.outputs)
     if state == "unfinished":
         done = sum(bool(c.get("execution_count")) for c in nb.cells if c.cell_type == "code")
         words.append(f"Only {done} cells have run.")

@@ -25,6 +25,7 @@ from hslib.notebook.report.notebook_file import (
     without_code,
 )
 from hslib.notebook.report.scrub import Scrubber, hosts_in_urls
+from hslib.notebook.verdict import MARK
 
 TEMPLATES = Path(__file__).parent / "templates"
 _PACKAGES = ("hslib", "sglang", "torch", "transformers", "numpy", "pandas", "matplotlib")
@@ -138,7 +139,7 @@ def _scrubbed_output(output: Any, scrubber: Scrubber) -> Any:
         }
         if "text/html" in cleaned["data"]:
             cleaned["data"]["text/html"] = _SCRIPT.sub("", cleaned["data"]["text/html"])
-        cleaned["metadata"] = {}
+        cleaned["metadata"] = {k: v for k, v in output.metadata.items() if k == MARK}
     return nbformat.from_dict(cleaned)
 
 
