@@ -18,8 +18,8 @@ from hslib.dataset.hub import HUB, local_snapshot, read_hub_source, split_files
 from hslib.dataset.sample import Fault, Rejection
 from hslib.errors import DatasetError
 
-_FIX = "set dataset_path to a JSONL (.gz, .zst) or Parquet file, a folder or glob of such, a "
-_FIX += "datasets folder, or hf:NAME"
+_FIX = "give a JSONL (.gz, .zst) or Parquet file, a folder or glob of such, a datasets folder, or "
+_FIX += "hf:NAME"
 # what stands beside rows; the last two are written by hslib.rows
 _NO_DATA = (".lock", ".tmp", ".crc", ".md", ".manifest.json", ".rejected.jsonl")
 _NOTES = {"dataset_info.json", "dataset_infos.json", "manifest.json"}

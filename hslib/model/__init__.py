@@ -1,6 +1,6 @@
 """A model's folder: its config, layer numbers, weights, final norm, and identity."""
 
-from hslib.model.config import read_config
+from hslib.model.config import read_config, require_folder
 from hslib.model.folder import ModelInfo, read_model, read_shape, tokenizer_digest
 from hslib.model.hub import how_to_fetch, local_folder, missing_files
 from hslib.model.identity import Canary, canary_ids, model_differences, take_canary
@@ -29,6 +29,7 @@ __all__ = [
     "read_head",
     "read_model",
     "read_shape",
+    "require_folder",
     "Side",
     "take_canary",
     "to_boundaries",

@@ -123,12 +123,22 @@ class ModelConfig:
             ) from error
 
 
+def require_folder(folder: Path) -> None:
+    """Raises :class:`ParameterError` where no model's folder is."""
+    if not folder.is_dir():
+        raise ParameterError(
+            f"model folder {folder} is missing",
+            fix="give a local folder with config.json, or an id of the hub such as Qwen/Qwen3-8B",
+        )
+
+
 def read_config(folder: Path) -> ModelConfig:
     """Read a folder's ``config.json``.
 
     Raises:
-        ParameterError: not there, or not a JSON object.
+        ParameterError: folder or file is missing, or the file is not a JSON object.
     """
+    require_folder(folder)
     path = folder / "config.json"
     try:
         raw = json.loads(path.read_text("utf-8"), object_hook=_with_floats)

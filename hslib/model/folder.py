@@ -42,11 +42,6 @@ def read_model(path: str | Path) -> ModelInfo:
         ParameterError: no folder, no readable config, no weights, or Git LFS pointers.
     """
     folder = local_folder(path)
-    if not folder.is_dir():
-        raise ParameterError(
-            f"model folder {folder} is not there",
-            fix="give a local folder with config.json, or an id of the hub such as Qwen/Qwen3-8B",
-        )
     found = read_shape(folder)
     _check_weights(folder)
     return found

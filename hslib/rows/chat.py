@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from hslib.errors import DatasetError, ParameterError
+from hslib.model import require_folder
 from hslib.rows.conversation import Conversation, Message
 from hslib.rows.recipe import Recipe
 from hslib.rows.tokens import Tokens
@@ -185,6 +186,7 @@ def load_chat(recipe: Recipe) -> Chat:
     """
     from transformers import AutoTokenizer
 
+    require_folder(recipe.model)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             str(recipe.model), trust_remote_code=recipe.trust_remote_code, local_files_only=True

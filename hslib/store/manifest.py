@@ -1,5 +1,6 @@
 """``manifest.json``: what all samples of a store have in common; written before the first."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pydantic
@@ -115,6 +116,12 @@ def find_manifest(storage: "Storage") -> Manifest | None:
 def read_manifest(storage: "Storage") -> Manifest:
     """The same; raises :class:`StoreError` where there is none."""
     found = find_manifest(storage)
+    if found is None and isinstance(storage.url, Path) and not storage.url.exists():
+        raise StoreError(
+            "the store is missing: there is no such folder",
+            path=str(storage.url),
+            fix="check the path; notebook 03 makes a store",
+        )
     if found is None:
         raise StoreError(
             "this is not a store: it has no manifest.json",

@@ -104,7 +104,8 @@ class VerifyReport:
         first = self.faults[0]
         return (
             f"Verified {how} {self.checked} stored samples: {len(self.faults)} are NOT sound; the "
-            f"first is sample {first.index} ({first.check}: {first.detail}). Run Store.repair()."
+            f"first is sample {first.index} ({first.check}: {first.detail}). "
+            "To set them aside: python -m hslib verify STORE --repair; then extract again."
         )
 
 
@@ -289,7 +290,7 @@ def _not_sound(entry: Entry, why: str) -> StoreError:
         f"sample {entry.index} is not sound: {why}",
         index=entry.index,
         file=entry.file,
-        fix="run Store.repair() and extract again",
+        fix="run `python -m hslib verify STORE --repair`, then extract again",
     )
 
 

@@ -16,9 +16,14 @@ class Command(TyperCommand):
         try:
             return super().invoke(ctx)
         except HslibError as error:
-            options = {str(p.name): p.opts[-1] for p in self.params if p.opts[-1].startswith("-")}
-            print(in_options(str(error), options), file=sys.stderr)
+            print(in_options(str(error), options_of(ctx)), file=sys.stderr)
             raise typer.Exit(1) from None
+
+
+def options_of(context: Any) -> dict[str, str]:
+    """A command's options by the names of its function's arguments."""
+    named = [(str(p.name), p.opts[-1]) for p in context.command.params]
+    return {name: option for name, option in named if option.startswith("-")}
 
 
 def in_options(text: str, options: Mapping[str, str]) -> str:

@@ -4,14 +4,21 @@ from typing import Annotated
 
 import typer
 
+from hslib.terminal.command import in_options, options_of
+
 
 def diagnose(
-    evidence: Annotated[
+    context: typer.Context,
+    log_path: Annotated[
         str, typer.Argument(metavar="LOG_OR_STORE", help="log, journal, store or dumps")
     ],
-    dataset: Annotated[str, typer.Option(help="rows with input_ids, messages or text")] = "",
-    tokenizer: Annotated[str, typer.Option(help="folder of the served model's tokenizer")] = "",
-    server: Annotated[str, typer.Option(help="URL of a running server")] = "",
+    dataset_path: Annotated[
+        str, typer.Option("--dataset", help="rows with input_ids, messages or text")
+    ] = "",
+    tokenizer_path: Annotated[
+        str, typer.Option("--tokenizer", help="folder of the served model's tokenizer")
+    ] = "",
+    server_url: Annotated[str, typer.Option("--server", help="URL of a running server")] = "",
     sample_limit: Annotated[int, typer.Option(help="rows tokenized; 0 = all")] = 256,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="run the tokenizer folder's own code")
@@ -23,21 +30,15 @@ def diagnose(
     Compares lengths, and tokens where dataset and tokenizer are named or a store's manifest names
     them. Exit code 1: something does not match, or could not be compared.
     """
+    given = locals()
+    del given["context"]
+
     from hslib import diagnosis
     from hslib.parameters import DiagnosisParameters
 
-    parameters = DiagnosisParameters.from_values(
-        {
-            "log_path": evidence,
-            "dataset_path": dataset,
-            "tokenizer_path": tokenizer,
-            "server_url": server,
-            "sample_limit": sample_limit,
-            "trust_remote_code": trust_remote_code,
-            "api_key_env": api_key_env,
-        }
-    )
+    parameters = DiagnosisParameters.from_values(given)
     found = diagnosis.run(parameters)
     compared = diagnosis.run_tokens(parameters)
-    print("\n".join(diagnosis.sentences(parameters, found, compared)))
+    said = "\n".join(diagnosis.sentences(parameters, found, compared))
+    print(in_options(said, options_of(context)))
     return int(not diagnosis.is_good(parameters, found, compared))

@@ -211,7 +211,7 @@ def test_a_store_alone_is_compared_with_its_own_rows_and_never_with_the_demos(
     assert main(["diagnose", str(tmp_path / "store")]) == 0
     printed = capsys.readouterr().out
     assert "The dataset that the store's manifest names is not there" in printed
-    assert "TOKENS NOT COMPARED: dataset_path not known" in printed
+    assert "TOKENS NOT COMPARED: --dataset not known" in printed
 
 
 def test_what_is_not_given_is_not_compared(tmp_path: Path) -> None:

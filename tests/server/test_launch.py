@@ -156,7 +156,7 @@ def test_more_ranks_than_gpus_are_a_problem_and_on_a_cpu_none(parameters: Any) -
 def test_all_problems_are_told_at_once(parameters: Any, tmp_path: Path) -> None:
     with pytest.raises(ServerError) as caught:
         server.start(parameters(model_path=str(tmp_path / "no"), dump_dir="/proc/nothing"))
-    assert "no is not there" in str(caught.value)
+    assert "no is missing" in str(caught.value)
     assert "dump directory" in str(caught.value)
 
 

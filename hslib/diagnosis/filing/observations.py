@@ -249,6 +249,8 @@ def read_any(path: str | Path) -> Observations:
         return read_dumps(path)
     if (path / "extraction.log").is_file():
         return read_any(path / "extraction.log")
+    if not path.exists():
+        raise StoreError("the log or store is missing", path=str(path), fix="check the path")
     raise StoreError(
         "this is no log, journal, store or dump directory",
         path=str(path),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hslib.errors import DatasetError, RequestError
+from hslib.model import require_folder
 from hslib.server import ServerClient
 
 if TYPE_CHECKING:
@@ -190,6 +191,7 @@ def load_vocabulary(
     """
     from transformers import AutoTokenizer
 
+    require_folder(Path(path))
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             str(path),
