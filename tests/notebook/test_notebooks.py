@@ -36,6 +36,8 @@ def test_a_committed_notebook_is_executed_and_names_no_host_path_or_time(noteboo
         assert "def " not in cell.source
         assert "class " not in cell.source.replace("class_", "")
     assert content.metadata.kernelspec.name == "python3"
+    # JupyterLab writes its own name in place of another, and the notebook opens as modified
+    assert content.metadata.kernelspec.display_name == "Python 3 (ipykernel)"
 
 
 def test_a_mistyped_parameter_fails_the_run_with_the_nearest_name(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """A notebook in JupyterLab, in a browser without a window."""
 
 import os
+import platform
+import re
 import secrets
 import shutil
 import socket
@@ -40,7 +42,7 @@ def opened(notebook: str, folder: Path) -> Iterator[Any]:
 def _lab_url(notebook: Path, folder: Path) -> Iterator[str]:
     root = folder / "lab"
     root.mkdir()
-    shutil.copy(notebook, root)
+    (root / notebook.name).write_text(_as_of_this_python(notebook.read_text()))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -58,6 +60,36 @@ def _lab_url(notebook: Path, folder: Path) -> Iterator[str]:
         process.terminate()
         process.wait(30)
         log.close()
+
+
+def _as_of_this_python(notebook: str) -> str:
+    """JupyterLab writes the kernel's Python version into a notebook that has another."""
+    return re.sub(
+        r'"version": "3[.]\d+[.]\d+"', f'"version": "{platform.python_version()}"', notebook
+    )
+
+
+def is_modified(page: Any) -> bool:
+    """Whether the tab has the mark of unsaved changes."""
+    return bool(page.locator(".jp-mod-dirty").count())
+
+
+_STILL = """async () => {
+    let found = '';
+    const panel = document.querySelector('.jp-WindowedPanel-outer');
+    for (let y = 0; y < panel.scrollHeight; y += 600) {
+        panel.scrollTo(0, y);
+        await new Promise(done => setTimeout(done, 200));
+        for (const shown of document.querySelectorAll('.jp-RenderedHTML')) found += shown.innerHTML;
+    }
+    panel.scrollTo(0, 0);
+    return found;
+}"""
+
+
+def still_pictures(page: Any) -> str:
+    """The HTML of what is shown as it was committed, from top to bottom."""
+    return str(page.evaluate(_STILL))
 
 
 def _wait_until_up(url: str) -> None:
