@@ -1,6 +1,7 @@
 """One base error that carries fields, and a class for each part of the kit that raises it."""
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -65,3 +66,13 @@ class ExportError(HslibError):
 
 class ProbeError(HslibError):
     """The stored layers are not what the manifest says they are."""
+
+
+def raise_all(problems: Iterable[HslibError]) -> None:
+    """Raise the one problem, or all in one :class:`JobError`; return when there is none."""
+    told = list({str(problem): problem for problem in problems}.values())
+    if len(told) == 1:
+        raise told[0]
+    if told:
+        lines = "".join(f"\n- {problem}" for problem in told)
+        raise JobError(f"{len(told)} things are in the way:{lines}", fix="mend them, and run again")

@@ -6,18 +6,20 @@ from contextlib import ExitStack
 
 from hslib import answers
 from hslib.cluster import Cluster, ShardRun, opening
-from hslib.errors import StoreError
+from hslib.dataset import count_reasons
+from hslib.errors import StoreError, raise_all
 from hslib.job import (
     Extractor,
     Job,
     Progress,
     ProgressState,
     Result,
-    check_inputs,
+    input_problems,
     is_at_work,
     prepare,
     read_progress,
     record_plan,
+    record_run,
     result_of,
 )
 from hslib.parameters import (
@@ -42,10 +44,12 @@ def open_servers(
 
     Raises:
         ServerError: one can't be started, reached or trusted, or serves something else.
-        DatasetError, ParameterError: as :func:`hslib.job.check_inputs`; nothing was started then.
+        HslibError: a parameter, the model, the rows, the store, its disk or the port is not as it
+            must be; all that is found is in one error, and nothing was started.
         StoreError: the store's bucket refuses, or can't be reached.
     """
-    check_inputs(parameters)  # before a server is loaded for nothing
+    # before a server is loaded for nothing
+    raise_all([*input_problems(parameters), *endpoints.start_problems(parameters)])
     if parameters.ray_address:
         return opening.open_cluster(parameters, on_progress)
     return endpoints.open_endpoints(parameters, on_progress)
@@ -71,10 +75,12 @@ def run(
         )
         held.enter_context(servers.claimed())
         record_plan(job, writer)
+        record_run(parameters, job.manifest, servers.check.plugin)
         begun = ProgressState(
             asked=plan.num_rows,
             failed=len(plan.failed_before),
             rejected=len(plan.rejections),
+            rejected_for=count_reasons(plan.rejections),
             already_done=len(plan.done),
             stored=len(job.stored_before),
         )

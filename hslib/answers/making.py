@@ -35,7 +35,7 @@ from hslib.rows import (
     read_conversation,
 )
 from hslib.rows.chunk import CHUNK, cut, digest_of, packed_chunk
-from hslib.rows.passages import half_character, spelled_special
+from hslib.rows.passages import forged_turn, half_character
 from hslib.server import ServerClient
 
 
@@ -200,13 +200,8 @@ def _askable(chat: Chat, conversation: Conversation) -> Conversation | Rejection
         return reject("no_question", "no message is the user's", "drop the row")
     if half := half_character([*asked, *conversation.tools]):
         return reject("half_character", f"{half} is half of a pair", "mend the text")
-    spelled = spelled_special(chat, [*asked, *conversation.tools])
-    if spelled:
-        return reject(
-            "special_in_text",
-            f"a message spells {spelled}, which becomes the token itself",
-            'take it out of the text, or set special_in_text to "allow"',
-        )
+    if problem := forged_turn(chat, [*asked, *conversation.tools]):
+        return reject(*problem)
     return conversation
 
 

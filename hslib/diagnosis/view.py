@@ -13,17 +13,20 @@ from hslib.diagnosis.tokens.tokenizers import readable
 
 _KEPT = 6  # equal tokens shown on each side of a difference
 _MAX_RUN = 400  # tokens shown of one run
-_STYLE = (
-    "<style>.hs-diff{max-height:460px;overflow:auto;border:1px solid #bbb;color:#111;"
-    "background:#fff;font:13px/1.9 monospace}.hs-diff table{width:100%;border-collapse:collapse;"
-    "table-layout:fixed}.hs-diff th,.hs-diff td{text-align:left!important;vertical-align:top;"
-    "padding:2px 8px;border-bottom:1px solid #e5e5e5;overflow-wrap:anywhere;white-space:normal}"
-    ".hs-diff th{position:sticky;top:0;background:#f3f3f3}.hs-diff th:first-child,"
-    ".hs-diff td:first-child{width:5.5em;color:#555}.hs-t{padding:1px 2px;margin:0 1px;"
-    "background:#f1f1f1;border-radius:2px}.hs-a{background:#ffd9b8;border-bottom:2px solid #D55E00}"
-    ".hs-b{background:#cfe6f7;border-bottom:2px solid #0072B2}.hs-s{border:1px solid #555;"
-    "font-weight:bold}.hs-n{color:#666;font-style:italic}</style>"
-)
+# inline, for JupyterLab drops a <style> from a notebook that is not trusted
+_BOX = "max-height:460px;overflow:auto;border:1px solid #bbb;color:#111;background:#fff"
+_BOX += ";font-family:monospace;font-size:13px;line-height:1.9"
+_TABLE = "width:100%;border-collapse:collapse;table-layout:fixed"
+_CELL = "text-align:left;vertical-align:top;padding:2px 8px;border-bottom:1px solid #e5e5e5"
+_CELL += ";overflow-wrap:anywhere;white-space:normal;color:#111;background:#fff"
+_HEAD = f"{_CELL};position:sticky;top:0;background:#f3f3f3"
+_NARROW = ";width:5.5em;color:#555"
+_TOKEN = "padding:1px 2px;margin:0 1px;border-radius:2px"
+_EQUAL = ";background:#f1f1f1"
+_LEFT = ";background:#ffd9b8;border-bottom:2px solid #D55E00"
+_RIGHT = ";background:#cfe6f7;border-bottom:2px solid #0072B2"
+_SPECIAL = ";border:1px solid #555;font-weight:bold"
+_NOTE = "color:#666;font-style:italic"
 
 
 def is_explored() -> bool:
@@ -44,21 +47,23 @@ def diff_html(comparison: Comparison, names: tuple[str, str]) -> str:
         )
         rows += _equal_rows(a, b, (a_at, a_next), (b_at, b_next), window is None)
         if window is not None:
-            left = _tokens(a, window.a_start, window.a_stop, "hs-a")
-            right = _tokens(b, window.b_start, window.b_stop, "hs-b")
+            left = _tokens(a, window.a_start, window.a_stop, _LEFT)
+            right = _tokens(b, window.b_start, window.b_stop, _RIGHT)
             rows.append(_row(window.a_start, left, right))
             a_at, b_at = window.a_stop, window.b_stop
     head = "".join(
-        f"<th>{html.escape(text)}</th>"
-        for text in (
-            "position",
-            f"expected: {names[0]}, {len(a.ids)} tokens",
-            f"got: {names[1]}, {len(b.ids)} tokens",
+        f'<th style="{_HEAD}{"" if number else _NARROW}">{html.escape(text)}</th>'
+        for number, text in enumerate(
+            (
+                "position",
+                f"expected: {names[0]}, {len(a.ids)} tokens",
+                f"got: {names[1]}, {len(b.ids)} tokens",
+            )
         )
     )
     return (
-        f"{_STYLE}<p><b>{html.escape(_caption(comparison))}</b></p>"
-        f"<div class='hs-diff'><table><tr>{head}</tr>{''.join(rows)}</table></div>"
+        f"<p><b>{html.escape(_caption(comparison))}</b></p>"
+        f'<div style="{_BOX}"><table style="{_TABLE}"><tr>{head}</tr>{"".join(rows)}</table></div>'
     )
 
 
@@ -81,7 +86,7 @@ def _equal_rows(
     tail = 0 if is_last else _KEPT
     if head:
         rows.append(_row(low, _tokens(a, low, low + head), _tokens(b, right[0], right[0] + head)))
-    note = f"<span class='hs-n'>{high - low - head - tail} equal tokens</span>"
+    note = _note(f"{high - low - head - tail} equal tokens")
     rows.append(_row(low + head, note, note))
     if tail:
         rows.append(
@@ -91,20 +96,25 @@ def _equal_rows(
 
 
 def _row(position: int, left: str, right: str) -> str:
-    return f"<tr><td>{position}</td><td>{left}</td><td>{right}</td></tr>"
+    first = f'<td style="{_CELL}{_NARROW}">{position}</td>'
+    return f'<tr>{first}<td style="{_CELL}">{left}</td><td style="{_CELL}">{right}</td></tr>'
 
 
-def _tokens(side: Side, start: int, stop: int, mark: str = "") -> str:
+def _note(words: str) -> str:
+    return f'<span style="{_NOTE}">{words}</span>'
+
+
+def _tokens(side: Side, start: int, stop: int, mark: str = _EQUAL) -> str:
     ids = side.ids[start : min(stop, start + _MAX_RUN)]
     special = side.vocabulary.special_ids
     parts = [
-        f"<span class='hs-t {mark}{' hs-s' * (part[0] in special)}' "
-        f"title='{' '.join(map(str, part))}'>{html.escape(visible(text))}</span>"
+        f'<span style="{_TOKEN}{mark}{_SPECIAL * (part[0] in special)}" '
+        f'title="{" ".join(map(str, part))}">{html.escape(visible(text))}</span>'
         for part, text in readable(side.vocabulary, ids)
     ]
     if stop - start > _MAX_RUN:
-        parts.append(f"<span class='hs-n'>and {stop - start - _MAX_RUN} more</span>")
-    return " ".join(parts) or "<span class='hs-n'>nothing</span>"
+        parts.append(_note(f"and {stop - start - _MAX_RUN} more"))
+    return " ".join(parts) or _note("nothing")
 
 
 def visible(text: str) -> str:
@@ -164,7 +174,8 @@ class Explorer:
     def _on_pair(self, _change: object = None) -> None:
         pair = self._chosen()
         causes = [(f"{code} ({len(rows)})", code) for code, rows in pair.by_cause.items()]
-        self.cause.options = [("any", ""), *causes, ("equal ids", "=")]
+        any_cause = [("any", "")] if causes else []  # else the equal rows are what there is to see
+        self.cause.options = [*any_cause, *causes, ("equal ids", "=")]
         self._on_cause()
 
     def _on_cause(self, _change: object = None) -> None:
@@ -183,4 +194,4 @@ class Explorer:
         pair = self._chosen()
         found = next((c for c in pair.comparisons if c.index == self.row.value), None)
         names = (pair.expected.name, pair.got.name)
-        self.picture.value = diff_html(found, names) if found else "<p>no row of this kind</p>"
+        self.picture.value = diff_html(found, names) if found else "<p>No row was compared.</p>"

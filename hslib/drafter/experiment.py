@@ -72,8 +72,8 @@ class Experiment:
                 f"The misfiled drafter ignores the tokens: random ones in their place cost it "
                 f"{_at_most(misfiled.read_from_tokens, 0.05)} of acceptance, the right one "
                 f"{_at_least(right.read_from_tokens, 0.5)}.",
-                f"What tells: the right final states name the token that came next "
-                f"{_at_least(right.next_token_accuracy, 0.5)}, the misfiled ones "
+                f"The check that notices: the head predicts the row's next token from right final "
+                f"states {_at_least(right.next_token_accuracy, 0.5)}, from misfiled ones "
                 f"{_at_most(misfiled.next_token_accuracy, 0.1)}.",
                 "The right drafter, loaded again by speculators from its checkpoint, "
                 f"{'accepts as before' if self.reloaded == first else 'IS ANOTHER'}.",

@@ -14,12 +14,12 @@ _COLOURS = {"right": BLUE, "misfiled": ORANGE}
 _STYLES = ("-", "--", ":")
 _SERVING = "right held-out rows (as in serving)"
 _OWN = "its own held-out rows (as its trainer sees it)"
-_TOKENS = "owed to the tokens it is given (position 1)"
+_TOKENS = "lost when its tokens are random (position 1)"
 _NEXT = "stored final state names its row's next token"
 _PANELS = {  # what a drafter is judged on: the panel's title
     _SERVING: "drafter in serving:\nright held-out rows",
     _OWN: "the trainer's validation:\nits own held-out rows",
-    _TOKENS: "owed to the\ntokens (pos. 1)",
+    _TOKENS: "lost when its tokens\nare random (position 1)",
     _NEXT: "stored final names\nthe next token",
 }
 

@@ -45,6 +45,7 @@ class ExportReport:
     bridge: str
     coverage: float | None
     witness: str
+    train_command: str
 
     def facts(self) -> dict[str, str]:
         """For a table."""
@@ -106,6 +107,7 @@ def export_store(
         + (" as stored" if bridge.norm is None else f", from the stored {bridge.stored}-norm"),
         coverage=vocabulary.coverage if vocabulary else None,
         witness=store.manifest.witness_sentence(),
+        train_command=trainer.train_command(out),
     )
 
 

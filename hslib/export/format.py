@@ -75,5 +75,8 @@ class TrainerFormat(Protocol):
     def parts(self, sample: StoredSample, bridge: Bridge) -> Iterator[bytes | memoryview]:
         """The bytes of a row's file."""
 
+    def train_command(self, out: Path) -> str:
+        """What trains on the finished export, in a terminal."""
+
     def finish(self, context: Context) -> None:
         """Write the files that all rows share: tables, vocabulary maps, a config to start from."""

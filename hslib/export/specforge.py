@@ -13,7 +13,9 @@ SpecForge reads every ``.ckpt`` below its folder in path order, and wants exactl
 
 import io
 import json
+import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from hslib.errors import ExportError
@@ -63,6 +65,9 @@ class SpecForgeFormat:
             buffer,
         )
         yield buffer.getbuffer()
+
+    def train_command(self, out: Path) -> str:
+        return f"specforge train --config {shlex.quote(str(out / 'specforge.yaml'))}"
 
     def finish(self, context: Context) -> None:
         import torch

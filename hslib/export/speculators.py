@@ -82,6 +82,9 @@ class SpeculatorsFormat:
                 yield _bytes(carried)
         yield _bytes(sample.input_ids)
 
+    def train_command(self, out: Path) -> str:
+        return f"bash {shlex.quote(str(out / 'train.sh'))}"
+
     def finish(self, context: Context) -> None:
         import torch
 

@@ -13,6 +13,7 @@ Nothing is shifted: position t of ``hidden_states`` and ``final`` belongs to tok
 ``final[t]`` predicts token t + 1.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -115,6 +116,15 @@ class TokenBatches(Sampler[list[int]]):
     """A batch sampler: rows in an order of (seed, epoch), packed up to ``max_tokens``.
 
     Set ``epoch`` before each epoch to shuffle anew. ``shuffle=False`` keeps the index order.
+
+    Args:
+        rank, world_size: of the process among those that train together: each has every
+            ``world_size``-th batch, and all have the same number. Where they don't come out even,
+            the last ranks get one of the epoch's first batches again, as
+            ``torch.utils.data.DistributedSampler`` does.
+
+    Raises:
+        ParameterError: no such rank; or, when batches are made, a row is longer than a batch.
     """
 
     def __init__(
@@ -124,7 +134,14 @@ class TokenBatches(Sampler[list[int]]):
         seed: int = 0,
         shuffle: bool = True,
         long_alone: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
     ) -> None:
+        if not 0 <= rank < world_size:
+            raise ParameterError(
+                f"rank {rank} is not one of 0..{world_size - 1}", fix="ranks count from 0"
+            )
+        self._rank, self._world_size = rank, world_size
         self._lengths, self._max_tokens = list(lengths), max_tokens
         self._seed, self._shuffle, self._long_alone = seed, shuffle, long_alone
         self.epoch = 0
@@ -134,12 +151,16 @@ class TokenBatches(Sampler[list[int]]):
         if self._shuffle:
             generator = torch.Generator().manual_seed(hash((self._seed, self.epoch)) % 2**63)
             order = torch.randperm(len(self._lengths), generator=generator)
-        return pack(self._lengths, self._max_tokens, order.tolist(), self._long_alone)
+        batches = pack(self._lengths, self._max_tokens, order.tolist(), self._long_alone)
+        missing = -len(batches) % self._world_size
+        again = itertools.islice(itertools.cycle(batches), missing)
+        return [*batches, *again][self._rank :: self._world_size]
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(self._batches())
 
     def __len__(self) -> int:
+        """Batches of this rank in this epoch; how rows pack differs a little between epochs."""
         return len(self._batches())
 
 

@@ -2,7 +2,7 @@
 
 from hslib.job.extractor import Extractor
 from hslib.job.forecast import Forecast
-from hslib.job.inputs import check_inputs
+from hslib.job.inputs import input_problems
 from hslib.job.interrupt import Interrupts
 from hslib.job.prepare import Job, Result, prepare, record_plan, result_of
 from hslib.job.progress import (
@@ -10,17 +10,22 @@ from hslib.job.progress import (
     ProgressState,
     ReplicaState,
     at_work,
+    duration,
     open_log,
     read_progress,
+    time_words,
 )
+from hslib.job.record import RunRecord, read_record, record_run
 from hslib.job.tasks import Tasks
-from hslib.job.watch import is_at_work
+from hslib.job.watch import find_runs, is_at_work
 
 __all__ = [
     "at_work",
-    "check_inputs",
+    "duration",
     "Extractor",
+    "find_runs",
     "Forecast",
+    "input_problems",
     "Interrupts",
     "is_at_work",
     "Job",
@@ -29,9 +34,13 @@ __all__ = [
     "Progress",
     "ProgressState",
     "read_progress",
+    "read_record",
     "record_plan",
+    "record_run",
     "ReplicaState",
     "Result",
     "result_of",
+    "RunRecord",
     "Tasks",
+    "time_words",
 ]

@@ -1,13 +1,25 @@
 """What can be known of a job's rows before a server is started, within seconds."""
 
-from hslib.dataset import Dataset, Limits
-from hslib.errors import DatasetError
-from hslib.job.plan import rejections_sentence, require_few_rejections, require_masks
-from hslib.model import placeholder_ids, read_model
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from hslib.dataset import Dataset, Limits, Survey
+from hslib.errors import DatasetError, HslibError
+from hslib.job.plan import (
+    plan_job,
+    rejections_sentence,
+    require_few_rejections,
+    require_masks,
+    require_room,
+)
+from hslib.model import ModelInfo, parse_layers, placeholder_ids, read_model
 from hslib.parameters import ExtractionParameters
 from hslib.server import launch
 from hslib.server.processes import is_alive
+from hslib.store import JournalState, Store, find_store, open_storage, probe_write, state_bytes
 
+T = TypeVar("T")
 _ROWS = 10_000  # checked before; one to two seconds
 _UNKNOWN = 2**31  # a vocabulary or length that only the server knows
 
@@ -24,17 +36,47 @@ def _has_server(parameters: ExtractionParameters) -> bool:
     return state is not None and is_alive(state)
 
 
-def check_inputs(parameters: ExtractionParameters) -> None:
-    """Look at the model's folder, every file of the dataset, and its first rows.
+def input_problems(parameters: ExtractionParameters) -> list[HslibError]:
+    """What is wrong with the model's folder, the rows, the store and its disk; empty = nothing.
 
-    Raises:
-        ParameterError: the model's folder can't be read.
-        DatasetError: there is no dataset, or none of the first rows can be extracted; if these are
-            all rows, also when too many are rejected or have masks of zeros.
+    Of the rows: every file, and the first ones; where these are all, whether too many are rejected
+    or have masks of zeros.
     """
+    found = _Found()
+    model = found.of(_known_model, parameters)
+    layers = found.of(parse_layers, parameters.layers, model.num_layers) if model else None
+    survey = found.of(_check_rows, parameters, model)
+    store = found.of(_check_store, parameters)
+    if model and layers is not None and survey and survey.num_rows <= _ROWS:
+        states = len(layers) + parameters.store_final
+        found.of(_check_room, parameters, state_bytes(states, model.hidden_size), survey, store)
+    return found.problems
+
+
+class _Found:
+    """Goes on where an error would end the looking."""
+
+    def __init__(self) -> None:
+        self.problems: list[HslibError] = []
+
+    def of(self, look: Callable[..., T], *arguments: Any) -> T | None:
+        try:
+            return look(*arguments)
+        except HslibError as error:
+            self.problems.append(error)
+            return None
+
+
+def _known_model(parameters: ExtractionParameters) -> ModelInfo | None:
+    """The model that will be served; None where only a server knows."""
+    if not parameters.model_path and (parameters.server_urls or _has_server(parameters)):
+        return None
+    return read_model(parameters.model_folder)
+
+
+def _check_rows(parameters: ExtractionParameters, model: ModelInfo | None) -> Survey:
     limits = Limits(_UNKNOWN, parameters.max_tokens or _UNKNOWN)
-    if parameters.model_path or not (parameters.server_urls or _has_server(parameters)):
-        model = read_model(parameters.model_folder)
+    if model is not None:
         limits = Limits(model.vocab_size, limits.max_tokens, placeholder_ids(model.path))
     survey = dataset_of(parameters, limits, _ROWS + 1).survey()
     is_all = survey.num_rows <= _ROWS
@@ -49,3 +91,26 @@ def check_inputs(parameters: ExtractionParameters) -> None:
             f"{rejections_sentence(survey)}",
             fix=survey.rejections[0].fix,
         )
+    return survey
+
+
+def _check_store(parameters: ExtractionParameters) -> Store | None:
+    """The store, if there is one; that it can be written."""
+    probe_write(parameters.store_path)
+    return find_store(parameters.store_path)
+
+
+def _check_room(
+    parameters: ExtractionParameters, per_token: int, survey: Survey, store: Store | None
+) -> None:
+    """That the states of the rows which are not stored yet fit on the store's disk."""
+    plan = plan_job(
+        survey,
+        store.journal_state if store else JournalState(),
+        (),
+        shard=(parameters.shard_index, parameters.num_shards),
+        retry_failed=parameters.retry_failed,
+        state_bytes_per_token=per_token,
+    )
+    free = open_storage(parameters.store_path).free_bytes()
+    require_room(plan, store_free=free, dump_free=sys.maxsize, num_shards=parameters.num_shards)

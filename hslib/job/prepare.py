@@ -92,7 +92,7 @@ class Job:
             "longest row": f"{plan.longest:,} tokens",
             "boundaries": self.manifest.states_sentence(),
             "states": self.manifest.witness_sentence(),
-            "bytes a token": f"{plan.state_bytes_per_token:,}",
+            "bytes per token": f"{plan.state_bytes_per_token:,}",
             "store grows by": f"{plan.todo_bytes / 1e9:,.3f} GB "
             f"(from the first 100 rows: {plan.estimated_bytes(100) / 1e9:,.3f} GB)",
             "rows with a mask of zeros": f"{survey.zero_masks:,}",

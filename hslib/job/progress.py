@@ -16,6 +16,7 @@ from typing import Any, Literal
 import pydantic
 
 from hslib.files import write_atomically
+from hslib.job.pace import Counts, Pace
 from hslib.store import StoreUrl
 
 LOG_EVERY_S = 2.0
@@ -35,7 +36,10 @@ class ReplicaState(pydantic.BaseModel, frozen=True):
 
 
 class ProgressState(pydantic.BaseModel):
-    """``progress.json``. Counts are of this run; ``stored`` is the whole store."""
+    """``progress.json``. Counts are of this run; ``stored`` is the whole store.
+
+    Rates are of the last minute; of the whole run once it has ended.
+    """
 
     state: State = "running"
     pid: int = pydantic.Field(default_factory=os.getpid)
@@ -54,6 +58,7 @@ class ProgressState(pydantic.BaseModel):
     mb_per_s: float = 0.0
     eta_s: float | None = None
     last_index: int | None = None
+    rejected_for: str = ""  # reasons of the rejected rows, counted
     reasons: dict[str, int] = {}  # failures by the check or error that caused them
     free_bytes: dict[str, int] = {}  # what is left where the job writes: "the store", "dumps"
     replicas: tuple[ReplicaState, ...] = ()  # of a job on a cluster
@@ -66,7 +71,7 @@ class Progress:
     Args:
         begun: how the job stands before anything is sent.
         todo_tokens: tokens still to be extracted, for the ETA.
-        disks: where the job writes, by what it writes there; their free space is told.
+        disks: where the job writes, by what it writes there; their free space is in the state.
     """
 
     def __init__(
@@ -82,7 +87,7 @@ class Progress:
         self._request_s = 0.0
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._started = time.monotonic()
+        self._pace = Pace(time.monotonic())
         self._disks = dict(disks or {})
         # who is at work, on a cluster
         self.replicas: Callable[[], tuple[ReplicaState, ...]] = tuple
@@ -141,15 +146,17 @@ class Progress:
         """The state right now."""
         free = free_bytes(self._disks)  # not under the lock: a file system may be slow to say
         with self._lock:
-            now = self._now
-            elapsed = max(time.monotonic() - self._started, 1e-9)
-            rate = now.num_tokens / elapsed
+            now, at = self._now, time.monotonic()
+            counts = Counts(now.ok, now.num_tokens, now.size_bytes)
+            pace = self._pace.rates if now.state == "running" else self._pace.overall
+            rates = pace(at, counts)
+            left = self._todo_tokens - now.num_tokens
             found = {
                 "updated_at": time.time(),
-                "samples_per_s": now.ok / elapsed,
-                "tokens_per_s": rate,
-                "mb_per_s": now.size_bytes / elapsed / 1e6,
-                "eta_s": (self._todo_tokens - now.num_tokens) / rate if rate else None,
+                "samples_per_s": rates.samples,
+                "tokens_per_s": rates.tokens,
+                "mb_per_s": rates.size_bytes / 1e6,
+                "eta_s": left / rates.tokens if rates.tokens else None,
                 "reasons": dict(now.reasons),
                 "free_bytes": free,
                 "replicas": self.replicas(),
@@ -190,6 +197,21 @@ def log_line(state: ProgressState, request_s: float | None) -> str:
     )
 
 
+def duration(seconds: float) -> str:
+    """``2 h 05 min``, ``3 min``, ``12 s``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def time_words(state: ProgressState) -> str:
+    """How long a job has been at work, and how long it will be at its pace."""
+    elapsed = duration(max(0.0, state.updated_at - state.started_at))
+    left = "" if state.eta_s is None else f", about {duration(max(0.0, state.eta_s))} left"
+    return f"{elapsed} elapsed{left}"
+
+
 def at_work(state: ProgressState) -> str:
     """How many of a cluster's replicas are."""
     count = sum(replica.state == "working" for replica in state.replicas)
@@ -224,7 +246,8 @@ def terminal_bar() -> Callable[[ProgressState], None]:
     def show(state: ProgressState) -> None:
         nonlocal line
         if line is None:
-            line = tqdm.tqdm(total=state.asked, unit="sample", disable=None)
+            before = state.rejected + state.already_done
+            line = tqdm.tqdm(total=state.asked, initial=before, unit="sample", disable=None)
         line.n = state.ok + state.failed + state.rejected + state.already_done
         line.set_postfix_str(f"failed {state.failed}, {state.mb_per_s:.1f} MB/s")
         if state.state != "running":

@@ -3,9 +3,23 @@
 A job renews that file twice a second.
 """
 
-from hslib.job.progress import ProgressState, ReplicaState, log_line
+import re
+from pathlib import Path
+
+from hslib.job.progress import ProgressState, ReplicaState, log_line, time_words
 
 STALE_S = 4.0  # a dead job is called dead within five seconds
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """The folder itself if a job ran there, else the runs in it: a Slurm array's shards, in the
+    order of their numbers."""
+    if (folder / "progress.json").is_file():
+        return [folder]
+    return sorted(
+        (path.parent for path in folder.glob("*/progress.json")),
+        key=lambda run: [int(t) if t.isdigit() else t for t in re.split(r"(\d+)", run.name)],
+    )
 
 
 def is_at_work(state: ProgressState | None, now: float) -> bool:
@@ -33,6 +47,8 @@ def facts(state: ProgressState, now: float) -> list[tuple[str, str]]:
         f"{state.ok} extracted, {state.failed} failed, {state.rejected} rejected"
     )
     found = [("job", word), ("progress", log_line(state, None)), ("rows", rows)]
+    if state.state == "running":
+        found.append(("time", time_words(state)))
     found += [(f"replica {replica.number}", _replica(replica)) for replica in state.replicas]
     reasons = sorted(state.reasons.items(), key=lambda item: -item[1])
     found += [("failed", f"{count} x {reason}") for reason, count in reasons]

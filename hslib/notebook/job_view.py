@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hslib.job import ProgressState, at_work, read_progress, watch
+from hslib.job import ProgressState, at_work, read_progress, time_words, watch
 from hslib.notebook.live import LiveOutput, bar_html
 
 _REFRESH_S = 1.0
@@ -24,6 +24,7 @@ def job_bar() -> Callable[[ProgressState], None]:
         if state.state == "running":
             rate = f", {state.samples_per_s:.1f} samples/s, {state.mb_per_s:.1f} MB/s"
             rate += f", {at_work(state)}" if state.replicas else ""
+            rate += f", {time_words(state)}"
         words = (
             f"{state.state}: {state.ok} extracted, {state.already_done} already done, "
             f"{state.failed} failed, {state.rejected} rejected of {state.asked}{rate}"

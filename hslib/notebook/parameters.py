@@ -8,7 +8,9 @@ later cells around, only names that are a parameter's or resemble one.
 """
 
 import difflib
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from hslib.errors import ParameterError
@@ -24,12 +26,14 @@ _IPYTHON = {"In", "Out"}
 def read_parameters(model: type[P], namespace: Mapping[str, Any]) -> P:
     """Build a notebook's parameters from its ``globals()``.
 
+    The kernel then works in the project's folder: see :func:`leave_notebooks_folder`.
     The traceback of a cell that fails from now on is a file of the run.
 
     Raises:
         ParameterError: an unknown name (with the nearest known one), a bad value, or no
             parameter in the namespace.
     """
+    leave_notebooks_folder()
     values = {name: value for name, value in namespace.items() if _is_literal(name, value)}
     known = set(model.model_fields)
     if any(isinstance(value, Parameters) for value in namespace.values()):  # read before
@@ -47,6 +51,16 @@ def read_parameters(model: type[P], namespace: Mapping[str, Any]) -> P:
         raise ParameterError(error.message, fix=cure) from None
     keep_tracebacks(found.run_path)
     return found
+
+
+def leave_notebooks_folder() -> None:
+    """JupyterLab starts a kernel in the kit's ``notebooks/``, papermill in the folder above it.
+
+    From both, a relative path means the same file: it is relative to the folder above.
+    """
+    here = Path.cwd()
+    if here.name == "notebooks" and (here.parent / "hslib" / "__init__.py").is_file():
+        os.chdir(here.parent)
 
 
 def _is_literal(name: str, value: object) -> bool:

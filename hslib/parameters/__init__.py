@@ -15,6 +15,7 @@ from hslib.parameters.base import (
     KeyParameters,
     Parameters,
     StoreParameters,
+    TrackedParameters,
     read_api_key,
 )
 from hslib.parameters.extraction import ExtractionParameters
@@ -34,5 +35,6 @@ __all__ = [
     "ServerParameters",
     "StatisticsParameters",
     "StoreParameters",
+    "TrackedParameters",
     "read_api_key",
 ]

@@ -7,10 +7,16 @@ from pydantic import Field
 
 from hslib import demo
 from hslib.model import local_folder
-from hslib.parameters.base import DatasetParameters, KeyParameters, Layers, StoreParameters
+from hslib.parameters.base import (
+    DatasetParameters,
+    KeyParameters,
+    Layers,
+    StoreParameters,
+    TrackedParameters,
+)
 
 
-class DiagnosisParameters(DatasetParameters, KeyParameters):
+class DiagnosisParameters(DatasetParameters, KeyParameters, TrackedParameters):
     """Notebook 01. With nothing given: the case study's log, and the demo's rows and tokenizer.
 
     ``log_path``: a log, a journal, or a dump directory. With a store, the dataset and the

@@ -1,8 +1,9 @@
 """What several notebooks' parameters share."""
 
+import importlib.util
 import os
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import pydantic
 from pydantic import Field
@@ -55,6 +56,19 @@ class Parameters(pydantic.BaseModel):
         return found
 
 
+class TrackedParameters(Parameters):
+    """``tracker``: the metrics also become an MLflow or W&B run, if that package is installed."""
+
+    tracker: Literal["", "mlflow", "wandb"] = ""
+
+    @pydantic.field_validator("tracker")
+    @classmethod
+    def _is_installed(cls, name: str) -> str:
+        if name and importlib.util.find_spec(name) is None:
+            raise ValueError(f"the package {name} is not installed: pip install {name}")
+        return name
+
+
 class KeyParameters(Parameters):
     """``api_key_env`` names an environment variable; the key itself is never written anywhere."""
 
@@ -101,7 +115,7 @@ class DatasetParameters(Parameters):
         return absolute_source(self.dataset_path or demo.dataset_path())
 
 
-class StoreParameters(Parameters):
+class StoreParameters(TrackedParameters):
     """``store_dir``: a directory or ``s3://bucket/prefix``, empty = the run's own store.
 
     Region, endpoint and credentials of a bucket are botocore's own settings: its environment

@@ -8,11 +8,11 @@ from pydantic import Field
 
 from hslib import demo
 from hslib.model import local_folder
-from hslib.parameters.base import KeyParameters, named_urls
+from hslib.parameters.base import KeyParameters, TrackedParameters, named_urls
 from hslib.rows import Recipe
 
 
-class RowsParameters(KeyParameters):
+class RowsParameters(KeyParameters, TrackedParameters):
     """Notebook 00. ``chats_path`` empty = the demo's conversations, ``model_path`` empty = its
     model, ``out_path`` empty = ``rows.jsonl`` in the run.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _BETTER = 0.05  # nats per token by which one reading must beat the other
 _SERVER_SAME = 0.05  # nats; two runs of one model in bf16 differ by about 0.01
 
-_ALIKE = "Read as before or as after the norm, the final state fits the head alike."
+_ALIKE = "The head alone cannot tell whether the final state is before or after the norm."
 
 
 @dataclass(frozen=True)

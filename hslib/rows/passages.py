@@ -189,20 +189,22 @@ def _refused(turn: int, refusal: TemplateRefusal) -> _TurnError:
 
 def _check_special(chat: Chat, messages: Iterable[Message], conversation: Conversation) -> None:
     """A special token that a message spells becomes the token itself, and forges a turn."""
-    spelled = spelled_special(chat, [*messages, *conversation.tools])
-    if spelled:
-        raise _TurnError(
-            "special_in_text",
-            f"a message spells {spelled}, which becomes the token itself",
-            'take it out of the text, or set special_in_text to "allow"',
-        )
+    if problem := forged_turn(chat, [*messages, *conversation.tools]):
+        raise _TurnError(*problem)
 
 
-def spelled_special(chat: Chat, parts: object) -> str:
-    """The first special token that messages or tools spell and must not; "" if there is none."""
+def forged_turn(chat: Chat, parts: object) -> tuple[str, str, str] | None:
+    """Reason, detail and cure where messages or tools spell a special token and must not."""
     if chat.recipe.special_in_text == "allow":
-        return ""
-    return chat.tokens.special_in("\0".join(_strings(parts)))
+        return None
+    spelled = chat.tokens.special_in("\0".join(_strings(parts)))
+    if not spelled:
+        return None
+    return (
+        "special_in_text",
+        f"a message spells {spelled}, which becomes the token itself",
+        'take it out of the text, or set special_in_text to "allow"',
+    )
 
 
 def half_character(parts: object) -> str:

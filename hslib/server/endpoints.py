@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hslib.errors import ServerError
+from hslib.errors import HslibError, ParameterError, ServerError
 from hslib.parameters import (
     CaptureParameters,
     ExtractionParameters,
@@ -18,6 +18,7 @@ from hslib.server.check import ServerCheck, check_server, require_same
 from hslib.server.client import ServerClient
 from hslib.server.dumps import DumpDir
 from hslib.server.endpoint import Endpoint
+from hslib.server.preflight import preflight
 from hslib.server.processes import is_alive
 from hslib.server.scan import ScanningEndpoint
 from hslib.store import probe_write
@@ -190,3 +191,20 @@ def _for_job(parameters: ExtractionParameters) -> ServerParameters:
     shared = parameters.model_dump(include={*CaptureParameters.model_fields, "api_key_env"})
     dump_dir = str(parameters.dump_paths[0])
     return ServerParameters(**shared, action="start", dump_dir=dump_dir, for_job=True)
+
+
+def start_problems(parameters: ExtractionParameters) -> list[HslibError]:
+    """What keeps a server for the job from starting here; empty where none is to be started."""
+    try:
+        _ = parameters.api_key
+    except ParameterError as error:
+        return [error]
+    state = launch.read_state(parameters.run_path)
+    if parameters.server_urls or parameters.ray_address or (state and is_alive(state)):
+        return []
+    wanted = _for_job(parameters)
+    was_there = wanted.dump_path.exists()
+    _plan, problems = preflight(wanted)
+    if problems and not was_there:
+        DumpDir(wanted.dump_path).discard()
+    return list(problems)

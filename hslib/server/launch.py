@@ -22,6 +22,7 @@ from hslib.server.client import ServerClient
 from hslib.server.command_line import command, environment
 from hslib.server.dumps import DumpDir
 from hslib.server.guard import watch_over
+from hslib.server.phases import phase_of
 from hslib.server.plugin_info import PluginInfo
 from hslib.server.preflight import LaunchPlan, require
 from hslib.server.processes import is_alive, members, process_mark, stop_group
@@ -82,6 +83,7 @@ def start(
         atexit.register(stop_group, state, patience_s=0.0)
     try:
         wait_ready(state, parameters.start_timeout_s, on_progress)
+        on_progress("proving that it captures")
         check_server(state)
     except BaseException:
         stop_group(state)
@@ -147,12 +149,12 @@ def spawn(arguments: list[str], variables: dict[str, str], log: Path) -> int:
 def wait_ready(
     state: ServerState, timeout_s: float, on_progress: Callable[[str], None] = lambda _line: None
 ) -> None:
-    """Return when the server answers.
+    """Return when the server answers; until then tell its phase and the seconds.
 
     Raises:
         ServerError: it died, or time is up; with the log's last lines.
     """
-    deadline, last = time.monotonic() + timeout_s, ""
+    deadline, told = time.monotonic() + timeout_s, ""
     with client_of(state) as client:
         while not client.is_up():
             if not is_alive(state):
@@ -166,11 +168,17 @@ def wait_ready(
                     f"{tail(Path(state.log))}",
                     fix="raise start_timeout_s if it is still loading",
                 )
-            line = tail(Path(state.log), lines=1)[:160]
-            if line and line != last:
-                on_progress(line)
-                last = line
+            words = starting_words(state)
+            if words != told:
+                on_progress(words)
+                told = words
             time.sleep(0.25)
+
+
+def starting_words(state: ServerState) -> str:
+    """What a server that does not answer yet does, and for how long it has been starting."""
+    elapsed = time.time() - state.launched_at
+    return f"starting for {elapsed:.0f} s: {phase_of(tail(Path(state.log), lines=10_000))}"
 
 
 def _plugin_complaint(state: ServerState) -> str:
@@ -296,7 +304,7 @@ def status(run_path: Path) -> dict[str, str]:
     if alive:
         try:
             with client_of(state) as client:
-                facts["answers"] = "yes" if client.is_up() else "no"
+                facts["answers"] = "yes" if client.is_up() else f"not yet, {starting_words(state)}"
         except HslibError as error:
             facts["answers"] = error.message
     return facts
@@ -307,7 +315,7 @@ def tail(log: Path, lines: int = 25) -> str:
     try:
         with log.open("rb") as handle:
             size = handle.seek(0, os.SEEK_END)
-            handle.seek(max(0, size - 65536))
+            handle.seek(max(0, size - 2**20))
             text = handle.read().decode(errors="replace")
     except FileNotFoundError:
         return ""

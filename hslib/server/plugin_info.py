@@ -56,6 +56,7 @@ class PluginInfo(pydantic.BaseModel, frozen=True):
     hidden_size: int = 0
     vocab_size: int = 0
     dtype: str = ""
+    device: str = ""  # "NVIDIA H200", "cpu"; empty = not recorded
     boundaries: tuple[int, ...] = ()
     stores_final: bool = True
     proven: bool = False  # whether the first pass, the canary's, has been judged

@@ -126,7 +126,7 @@ def facts(plan: LaunchPlan | None, problems: Problems) -> dict[str, str]:
         **({"layers counted": "; ".join(model.notes)} if model.notes else {}),
         "boundaries to capture": ", ".join(map(str, plan.boundaries)) or "none",
         "final state": "captured" if parameters.store_final else "not captured",
-        "bytes a token": f"{_bytes_per_token(parameters, model, plan.boundaries):,}",
+        "bytes per token": f"{_bytes_per_token(parameters, model, plan.boundaries):,}",
         "dump directory": f"yours, private, room for {parameters.concurrency} rows of "
         f"{longest:,} tokens",
         "port": "free",

@@ -122,13 +122,13 @@ def recommend_compression(compared: "pandas.DataFrame") -> str:
         text = f"Not worth it without loss: the best, {best['method']}, saves {_saved(best)}."
     else:
         text = (
-            f"Without loss, {best['method']} saves {_saved(best)}; plain zstd, which sees the "
-            f"bytes of a value in turns, {_saved(plain)}."
+            f"Without loss, {best['method']} saves {_saved(best)}. Plain zstd saves "
+            f"{_saved(plain)}: it mixes the two bytes of a value, of which one compresses."
         )
     return (
         f"{text} {lossy['method']} saves {_saved(lossy)} at a relative error of "
-        f"{lossy['relative_error']:.0%}: where disk is what limits you, train on a part of it "
-        "first and compare the acceptance."
+        f"{lossy['relative_error']:.0%}. Before you use it, train on a part of the data stored "
+        "both ways and compare the acceptance."
     )
 
 

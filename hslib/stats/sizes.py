@@ -90,7 +90,7 @@ def outlook(store: Store, rows_asked: int = 0, dataset_path: str = "") -> Outloo
     seen, about = stored, f"{rows - len(stored):,} rows are still to come"
     if len(stored) >= rows:
         seen = stored[: max(1, len(stored) // 3)]
-        about = "The store is complete; its first third in file order would have said"
+        about = "The store is complete. An estimate from its first third would have been"
         rows, tokens = len(stored), sum(entry.num_tokens for entry in stored)
     lengths = [entry.num_tokens for entry in seen]
     size = sum(entry.size_bytes for entry in seen)

@@ -40,4 +40,5 @@ def export(
         )
     for name, value in written.facts().items():
         print(f"{name:>16}: {value}")
+    print(f"next: {written.train_command}")
     return 0

@@ -1,5 +1,6 @@
 """How a run stands."""
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -9,7 +10,10 @@ import typer
 
 
 def status(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR")],
+    run_dir: Annotated[
+        Path,
+        typer.Argument(metavar="RUN_DIR", help="of one job, or the folder of its shards' runs"),
+    ],
     watch: Annotated[
         bool, typer.Option("--watch", help="show it again and again, until the job ends")
     ] = False,
@@ -17,23 +21,68 @@ def status(
 ) -> int:
     """How a run's job and server stand.
 
-    Exit code 1: rows failed or are unfinished, or the job or the server is dead.
+    With --watch a run that has not begun is waited for. Exit code 1: rows failed or are unfinished,
+    or the job or the server is dead.
     """
-    from hslib.job import is_at_work, read_progress
+    try:
+        return _watch(run_dir.absolute(), seconds) if watch else _show(run_dir.absolute())
+    except KeyboardInterrupt:
+        print()
+        return 130  # what a shell calls an interrupt
+    except BrokenPipeError:  # the reader has read enough, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
-    run_path = run_dir.absolute()
+
+def _watch(run_path: Path, seconds: float) -> int:
+    """Show it until the job has ended; before it begins, what is waited for."""
+    from hslib.job import find_runs, is_at_work, read_progress
+
+    has_begun = False
     while True:
-        if watch and sys.stdout.isatty():
+        if sys.stdout.isatty():
             print("\x1b[2J\x1b[H", end="")  # clears the terminal
-        at_work = is_at_work(read_progress(run_path), time.time())  # before: it may end meanwhile
-        code = _show_status(run_path)
-        if not watch or not at_work:
+        # before it is shown: it may end meanwhile
+        runs = find_runs(run_path)
+        at_work = any(is_at_work(read_progress(run), time.time()) for run in runs)
+        has_begun = has_begun or at_work or (bool(runs) and all(map(_has_ended, runs)))
+        code = _show(run_path)
+        if has_begun and not at_work:
             return code
+        if not has_begun:
+            print(f"{'waiting':>12}: for a job to begin in {run_path}; Ctrl-C ends the waiting")
         print(flush=True)
         time.sleep(seconds)
 
 
-def _show_status(run_path: Path) -> int:
+def _has_ended(run_path: Path) -> bool:
+    """Whether a job was here, and no server was started since for the next."""
+    from hslib.job import read_progress
+    from hslib.server import launch
+    from hslib.server.processes import is_alive
+
+    state, server = read_progress(run_path), launch.read_state(run_path)
+    if state is None:
+        return False
+    waits = server is not None and server.for_job and server.launched_at > state.updated_at
+    return not (waits and server is not None and is_alive(server))
+
+
+def _show(run_path: Path) -> int:
+    """Print how a run stands, or each shard's; the exit code."""
+    from hslib.job import find_runs
+
+    runs = find_runs(run_path)
+    if len(runs) <= 1:
+        return _show_run(runs[0] if runs else run_path)
+    codes = []
+    for run in runs:
+        print(f"--- {run.name}")
+        codes.append(_show_run(run))
+    return max(codes)
+
+
+def _show_run(run_path: Path) -> int:
     """Print the job's last word, whether its process lives, and the server; the exit code."""
     from hslib.job import read_progress, watch
     from hslib.server import launch

@@ -1,6 +1,7 @@
 """The export as a job: resumed, grown, and refused where it can't come out right."""
 
 import json
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from hslib.export.export import read_rows
 from hslib.export.format import TrainerFormat
 from hslib.files import Lock
 from hslib.store import Store, StoreWriter
+from hslib.terminal import main
 
 BOUNDARIES = (2, 5, 7)
 
@@ -184,3 +186,16 @@ def test_another_model_is_refused(store: Store, tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps({**config, "rope_theta": 1.0}))
     with pytest.raises(ExportError, match="not the model that the store's states came from"):
         export_store(store, tmp_path / "e", SpeculatorsFormat(), folder)
+
+
+@pytest.mark.parametrize("trainer", [SpeculatorsFormat(), SpecForgeFormat()], ids=lambda t: t.name)
+def test_the_terminal_ends_with_the_command_that_trains(
+    store: Store, tmp_path: Path, trainer: TrainerFormat, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "an export"
+    named = ["--to", trainer.name, "--model", str(demo.model_path())]
+    assert main(["export", str(store.path), str(out), *named]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    program, *arguments = shlex.split(last.removeprefix("next: "))
+    assert program in ("bash", "specforge")
+    assert Path(arguments[-1]).is_file() and Path(arguments[-1]).is_relative_to(out)

@@ -97,3 +97,25 @@ def test_order_depends_on_seed_and_epoch_alone() -> None:
     assert order(0, 0) != order(0, 1)
     assert order(0, 0) != order(1, 0)
     assert list(TokenBatches([4] * 4, 8, shuffle=False)) == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 64])
+def test_ranks_share_an_epoch_and_have_the_same_number_of_batches(world_size: int) -> None:
+    """Different numbers would leave one rank waiting in an all-reduce for ever."""
+    lengths = [5 + 7 * (n % 13) for n in range(200)]
+    whole = list(TokenBatches(lengths, 300, seed=3))
+    ranks = [
+        list(TokenBatches(lengths, 300, seed=3, rank=rank, world_size=world_size))
+        for rank in range(world_size)
+    ]
+    counts = {len(batches) for batches in ranks}
+    assert counts == {-(-len(whole) // world_size)}
+    dealt = [batch for step in zip(*ranks, strict=True) for batch in step]
+    assert dealt[: len(whole)] == whole
+    assert all(batch in whole for batch in dealt[len(whole) :])
+    assert len(dealt) - len(whole) < world_size
+
+
+def test_a_rank_that_is_none_is_refused() -> None:
+    with pytest.raises(ParameterError, match=r"rank 2 is not one of 0\.\.1"):
+        TokenBatches([3], 8, rank=2, world_size=2)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hslib import extract
-from hslib.errors import DatasetError, ParameterError
-from hslib.job import check_inputs, inputs
+from hslib.errors import HslibError, raise_all
+from hslib.job import input_problems, inputs
 from hslib.parameters import ExtractionParameters
 
 GOOD = {"input_ids": [4, 5, 6], "loss_mask": [0, 1, 1]}
@@ -32,15 +32,19 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     return make
 
 
+def require_none(wanted: ExtractionParameters) -> None:
+    raise_all(input_problems(wanted))
+
+
 def said(wanted: ExtractionParameters) -> str:
-    with pytest.raises((DatasetError, ParameterError)) as caught:
+    with pytest.raises(HslibError) as caught:
         extract.open_servers(wanted)
     return str(caught.value)
 
 
 def test_good_rows_pass_with_and_without_a_known_model(job: Job) -> None:
-    check_inputs(job(GOOD))
-    check_inputs(job({**GOOD, "input_ids": [9999, 5, 6]}, server_url="http://127.0.0.1:1"))
+    require_none(job(GOOD))
+    require_none(job({**GOOD, "input_ids": [9999, 5, 6]}, server_url="http://127.0.0.1:1"))
 
 
 @pytest.mark.parametrize(
@@ -81,16 +85,48 @@ def test_too_many_rejections_or_zero_masks_in_a_small_dataset_are_seen(job: Job)
     assert "2 of 3 rows have a mask of zeros" in said(
         job(GOOD, *[{**GOOD, "loss_mask": [0] * 3}] * 2)
     )
-    check_inputs(job(GOOD, *[padded] * 3, max_rejected_share=0.75))
+    require_none(job(GOOD, *[padded] * 3, max_rejected_share=0.75))
 
 
 def test_of_a_large_dataset_the_first_rows_are_read(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inputs, "_ROWS", 3)
-    check_inputs(job(GOOD, *[{"input_ids": []}] * 9))
+    require_none(job(GOOD, *[{"input_ids": []}] * 9))
     assert "strict is set: 3 empty" in said(job(GOOD, *[{"input_ids": []}] * 9, strict=True))
     assert "none of the first 4 rows can be extracted: 4 empty" in said(
         job(*[{"input_ids": []}] * 4, GOOD)
     )
-    check_inputs(job(*[{"input_ids": [4] * 9}] * 4, GOOD, max_tokens=8))  # sorted by length
+    require_none(job(*[{"input_ids": [4] * 9}] * 4, GOOD, max_tokens=8))  # sorted by length
+
+
+def test_all_that_is_in_the_way_is_said_at_once(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Model, rows, store, port's flag, key: five errors would be five starts otherwise."""
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    (tmp_path / "file").touch()
+    text = said(
+        job(
+            *[{"input_ids": []}] * 2,
+            model_path=str(tmp_path / "no-model"),
+            store_dir=str(tmp_path / "file/states"),
+            extra_args=["--pp-size", "2"],
+        )
+    )
+    assert text.startswith("4 things are in the way:")
+    assert text.count("no-model") == 1, "preflight finds it again"
+    for part in ("2 empty", "file is a file", "--pp-size in extra_args"):
+        assert part in text
+    assert "NO_SUCH_KEY" in said(job(GOOD, api_key_env="NO_SUCH_KEY"))
+    assert not (tmp_path / "run").exists(), "nothing was made"
+
+
+def test_layers_that_the_model_has_not_are_seen(job: Job) -> None:
+    assert "99" in said(job(GOOD, layers="2,99"))
+
+
+def test_a_store_that_its_disk_cant_take_is_seen(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hslib.store.directory.Directory.free_bytes", lambda _self: 5000)
+    assert "the store would grow by" in said(job(*[GOOD] * 9))
+    require_none(job(GOOD))

@@ -1,9 +1,6 @@
 """How a job elsewhere stands: from its progress.json alone."""
 
 import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +8,6 @@ from make.progress import progress as state
 
 from hslib.job import watch
 from hslib.job.progress import Progress, free_bytes
-from hslib.terminal import main
 
 
 def test_a_view_tells_progress_failures_by_reason_and_disk_left() -> None:
@@ -24,6 +20,7 @@ def test_a_view_tells_progress_failures_by_reason_and_disk_left() -> None:
             "failed: 3, 0.50 GB",
         ),
         ("rows", "100 asked for, 5 already done, 30 extracted, 3 failed, 2 rejected"),
+        ("time", "2 min elapsed, about 10 min left"),
         ("failed", "2 x rows"),
         ("failed", "1 x checksum"),
         ("disk left", "3.0 GB for dumps"),
@@ -49,33 +46,3 @@ def test_a_job_tells_what_is_free_where_it_writes(tmp_path: Path) -> None:
     assert found["the store"] == pytest.approx(space.f_bavail * space.f_frsize, rel=0.05)
     assert "gone" not in found
     assert free_bytes({}) == {}
-
-
-def test_status_names_failures_and_disk_and_exits_with_1_for_failed_rows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "progress.json").write_text(state(state="finished").model_dump_json())
-    assert main(["status", str(tmp_path)]) == 1
-    shown = capsys.readouterr().out
-    assert "failed: 2 x rows" in shown
-    assert "disk left: 36.0 GB for the store" in shown
-    (tmp_path / "progress.json").write_text(
-        state(state="finished", ok=93, failed=0, reasons={}).model_dump_json()
-    )
-    assert main(["status", str(tmp_path)]) == 0
-
-
-def test_status_watches_a_job_of_another_process_to_its_end(tmp_path: Path) -> None:
-    (tmp_path / "progress.json").write_text(state(updated_at=time.time()).model_dump_json())
-    command = [sys.executable, "-m", "hslib", "status", str(tmp_path), "--watch", "0.1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
-        assert watching.stdout is not None
-        lines = [watching.stdout.readline() for _ in range(2)]
-        assert "running" in "".join(lines)
-        done = state(state="finished", ok=93, failed=0, reasons={}, updated_at=time.time())
-        (tmp_path / ".new").write_text(done.model_dump_json())
-        (tmp_path / ".new").replace(tmp_path / "progress.json")
-        rest = watching.stdout.read()
-        assert watching.wait(20) == 0
-    assert "finished" in rest
-    assert "\x1b" not in rest, "a pipe is no terminal"

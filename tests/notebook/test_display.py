@@ -10,6 +10,7 @@ import pytest
 
 from hslib import notebook
 from hslib.notebook.live import LiveOutput
+from hslib.parameters import StatisticsParameters
 
 
 @pytest.mark.parametrize(
@@ -50,9 +51,31 @@ def test_a_long_table_scrolls_and_an_empty_one_is_words() -> None:
     assert notebook.long_table(pd.DataFrame(), "Nothing wrong.").data == "Nothing wrong."
 
 
+def test_tables_keep_their_alignment_where_a_notebook_is_not_trusted() -> None:
+    """JupyterLab takes a <style> out of such a one's outputs, and keeps inline styles."""
+    facts = notebook.table({"rows": 3, "model": "<x>"}, ("run", ""))
+    wide = notebook.wide(pd.DataFrame({"cause": ["long " * 50], "samples": [3]}))
+    for shown in (facts, wide, notebook.long_table(pd.DataFrame({"a": ["x"]}))):
+        text = shown._repr_html_()
+        assert "<style" not in text and "text-align:left" in text
+    assert "text-align:right" in wide._repr_html_(), "numbers"
+    assert "&lt;x&gt;" in facts._repr_html_()
+    assert repr(facts) == "rows   3\nmodel  <x>"
+
+
+def test_a_verdict_is_words_that_break_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr("IPython.display.display", lambda data, **_: shown.append(data))
+    notebook.verdict("All is <well>.", "", "Twice.")
+    assert shown[0]["text/plain"] == "All is <well>.\nTwice."
+    assert shown[0]["text/html"].count("<p style") == 2
+    assert "word-break:normal" in shown[0]["text/html"]
+
+
 def test_metrics_of_several_cells_are_merged(tmp_path: Path) -> None:
-    notebook.save_metrics(tmp_path, ok=3)
-    path = notebook.save_metrics(tmp_path, anomalies=0)
+    config = StatisticsParameters(run_dir=str(tmp_path))
+    notebook.save_metrics(config, ok=3)
+    path = notebook.save_metrics(config, anomalies=0)
     assert json.loads(path.read_text()) == {"anomalies": 0, "ok": 3}
 
 

@@ -1,5 +1,6 @@
 """Parameters out of a kernel's namespace, as papermill, nbval and JupyterLab leave it there."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,3 +54,29 @@ def test_a_bad_value_is_named_and_asks_for_no_restart() -> None:
 def test_a_kernel_without_a_parameters_cell_says_so() -> None:
     with pytest.raises(ParameterError, match="from the top"):
         read_parameters(ExtractionParameters, {"x": 1})
+
+
+def test_a_run_is_the_same_folder_from_jupyterlab_and_from_papermill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JupyterLab's kernel starts in notebooks/, papermill's in the project."""
+    (tmp_path / "hslib").mkdir()
+    (tmp_path / "hslib/__init__.py").touch()
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.delenv("HSLIB_RUNS_ROOT", raising=False)
+    found = []
+    for folder in (tmp_path / "notebooks", tmp_path):
+        monkeypatch.chdir(folder)
+        config = read_parameters(ExtractionParameters, kernel(dataset_path="rows.jsonl"))
+        found.append((config.run_path, config.store_path, config.dataset_source))
+    assert found[0] == found[1]
+    assert found[0][0] == tmp_path / "r"
+
+
+def test_a_folder_that_is_only_called_notebooks_stays_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.delenv("HSLIB_RUNS_ROOT", raising=False)
+    monkeypatch.chdir(tmp_path / "notebooks")
+    assert read_parameters(ExtractionParameters, kernel()).run_path == tmp_path / "notebooks/r"

@@ -15,6 +15,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from hslib.notebook.report import ReportError, write_report, write_reports
 from hslib.notebook.report.index import write_index
 from hslib.notebook.report.scrub import Scrubber
+from hslib.notebook.verdict import MARK
 from hslib.terminal import main
 
 COMMITTED = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
@@ -87,16 +88,38 @@ def test_a_report_has_the_verdict_on_top_outputs_contents_parameters_and_no_code
     assert "42" in text
     for source in ("secret_sauce", "plot()", "print(verdict)", "run_dir: str"):
         assert source not in report.path.read_text()
-    links = [(a.get_text(), a["href"]) for a in page.select("nav a")]
+    links = [(a.get_text(), a["href"]) for a in page.select("nav ol a")]
     assert [words for words, _ in links] == ["The numbers", "A figure", "Parameters", "Versions"]
     for _, target in links:
         assert page.find(id=str(target)[1:]) is not None, target
     rows = [[cell.get_text() for cell in row.find_all(["th", "td"])] for row in page.find_all("tr")]
-    assert ["run_dir", "'runs/demo'", "default"] in rows
-    assert ["limit", "12", "set"] in rows
+    assert ["run_dir", "'runs/demo'"] in rows and ["limit", "12"] in rows
+    folded = page.select("details tr")
+    assert [row.find("th").get_text() for row in folded] == ["run_dir"]  # at its default
+    assert [a["href"] for a in page.select("nav p a")] == ["index.html"]
     assert ["torch", metadata.version("torch")] in rows
     figure = page.find("img")
     assert figure is not None and figure["alt"] == "Figure: A figure"
+
+
+def test_hints_for_the_person_who_runs_a_notebook_stay_out_unless_their_cell_failed(
+    tmp_path: Path,
+) -> None:
+    hint = new_markdown_cell("## Follow it\n\ntail -f a.log", metadata={"tags": ["hint"]})
+    follow = code("follow()", printed("no job"), tags=("hint",))
+    page = write_report(write(tmp_path / "a.ipynb", [*sound(), hint, follow])).path.read_text()
+    assert "tail -f" not in page and "no job" not in page and "Follow it" not in page
+    follow.outputs = [failed("ValueError", "boom", "x")]
+    page = write_report(write(tmp_path / "a.ipynb", [*sound(), hint, follow])).path.read_text()
+    assert "boom" in page
+
+
+def test_a_verdict_that_is_shown_and_not_printed_is_found(tmp_path: Path) -> None:
+    cells = sound()
+    data = {"text/html": "<p>As shown.</p>", "text/plain": "As shown."}
+    table = shown(html="<table></table>", text="a table of 3 lines")
+    cells[-1].outputs = [table, new_output("display_data", data, metadata={MARK: True})]
+    assert write_report(write(tmp_path / "job.ipynb", cells)).verdict == "As shown."
 
 
 def test_a_report_is_one_file_that_needs_no_other(tmp_path: Path) -> None:
@@ -268,15 +291,18 @@ def test_an_index_links_all_reports_of_a_run_with_state_and_verdict(
         f"{tmp_path}/a.html: ok",
         f"{tmp_path}/b.html: failed",
     ]
-    rows = page_of(tmp_path / "index.html").select("tbody tr")
-    found = [[cell.get_text() for cell in row.find_all(["th", "td"])] for row in rows]
+    cards = page_of(tmp_path / "index.html").select("article")
+    found = [[p.get_text().split(" · ")[0] for p in card.find_all("p")] for card in cards]
     assert found == [
-        ["09 · Does it work?", "Ran to the end", "All of it works."],
-        ["09 · Does it work?", "FAILED", 'Cell 2: ValueError: bad <b> "x"'],
+        ["09", "Ran to the end", "All of it works."],
+        ["09", "FAILED", 'Cell 2: ValueError: bad <b> "x"'],
     ]
-    assert [a["href"] for a in page_of(tmp_path / "index.html").select("tbody a")] == [
+    assert [a["href"] for a in page_of(tmp_path / "index.html").select("article a")] == [
         "a.html",
         "b.html",
     ]
+    (tmp_path / "b.ipynb").unlink()
+    write_index(tmp_path)
+    assert len(page_of(tmp_path / "index.html").select("article")) == 1, "its notebook is gone"
     assert main(["report", str(tmp_path / "a.ipynb")]) == 0
     assert main(["report", str(tmp_path / "gone.ipynb")]) == 1

@@ -440,7 +440,11 @@ def test_the_settings_that_split_states_are_there_in_the_pinned_sglang() -> None
 def runner_of(dtype: torch.dtype = torch.bfloat16) -> Any:
     config = SimpleNamespace(hidden_size=HIDDEN, model_path="m", num_hidden_layers=6, vocab_size=9)
     return SimpleNamespace(
-        model=torch.nn.Linear(1, 1), is_draft_worker=False, dtype=dtype, model_config=config
+        model=torch.nn.Linear(1, 1),
+        is_draft_worker=False,
+        dtype=dtype,
+        device="cpu",
+        model_config=config,
     )
 
 

@@ -60,7 +60,7 @@ def test_with_nothing_in_the_way_there_is_a_plan(parameters: Any) -> None:
     assert problems == []
     assert plan is not None
     assert plan.boundaries == (1, 3, 5)
-    assert preflight.facts(plan, problems)["bytes a token"] == "512", "4 x 64 x 2"
+    assert preflight.facts(plan, problems)["bytes per token"] == "512", "4 x 64 x 2"
 
 
 def test_a_taken_port_names_the_process_that_holds_it(parameters: Any) -> None:
@@ -176,14 +176,14 @@ def test_the_command_fixes_what_capture_depends_on(parameters: Any) -> None:
     assert environment["SGLANG_HS_DUMP_BOUNDARIES"] == "6"
     assert environment["SGLANG_HS_DUMP_FINAL"] == "0"
     assert environment["SGLANG_HS_DUMP_ACCEPT_UNWITNESSED"] == "1"
-    assert preflight.facts(plan, [])["bytes a token"] == "128"
+    assert preflight.facts(plan, [])["bytes per token"] == "128"
 
 
 def test_nothing_to_capture_is_a_problem(parameters: Any) -> None:
     assert "nothing would be captured" in problems_of(parameters(layers="none", store_final=False))
     plan = preflight.require(parameters(layers="none"))
     assert plan.boundaries == ()
-    assert preflight.facts(plan, [])["bytes a token"] == "128", "the final state alone"
+    assert preflight.facts(plan, [])["bytes per token"] == "128", "the final state alone"
 
 
 def test_a_graph_that_would_be_replayed_past_the_hooks_is_a_problem(parameters: Any) -> None:

@@ -79,7 +79,7 @@ def test_a_partial_store_is_extrapolated_by_the_rows_that_its_job_was_asked_for(
 def test_a_complete_store_tells_what_its_first_third_would_have_said(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", made_up_rows(30))
     found = outlook(store)
-    assert found.sentence().startswith("The store is complete; its first third")
+    assert found.sentence().startswith("The store is complete. An estimate from its first third")
     assert (len(found.lengths_seen), found.rows) == (10, 30)
     size = sum(entry.size_bytes for entry in store.entries.values())
     assert found.from_tokens == pytest.approx(size, rel=0.01)

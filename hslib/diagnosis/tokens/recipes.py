@@ -160,7 +160,7 @@ def token_sentences(compared: Sequence[Compared]) -> list[str]:
     if not total:
         return ["TOKENS NOT COMPARED: no row could be rendered.", *left_out]
     if not main.differing:
-        words = f"TOKENS AGREE: all {total} rows' stored ids are what {main.got.name} makes."
+        words = f"TOKENS AGREE: {main.got.name} makes the stored ids of all {total} rows."
         return [words, *left_out]
     lines = [f"TOKENS DIFFER in {len(main.differing)} of {total} rows from {main.got.name}."]
     if main.equal_counts:
@@ -168,7 +168,7 @@ def token_sentences(compared: Sequence[Compared]) -> list[str]:
     exact = [c for c in compared if c.expected.name == STORED and c.comparisons]
     exact = [c for c in exact if not c.differing and len(c.comparisons) >= total]
     if exact:
-        lines.append(f"The stored ids are exactly what {exact[0].got.name} makes, in all rows.")
+        lines.append(f"{exact[0].got.name} makes exactly the stored ids of all rows.")
     return [*lines, *(_cause_words(code, rows) for code, rows in main.by_cause.items()), *left_out]
 
 

@@ -1,9 +1,11 @@
-"""The reports of a run, and the page that lists them."""
+"""The reports of a run, and the page on top of them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from hslib.files import write_atomically
+from hslib.job import find_runs
 from hslib.notebook.report.notebook_file import State
 from hslib.notebook.report.page import (
     STATE_WORDS,
@@ -13,44 +15,87 @@ from hslib.notebook.report.page import (
     read_style,
     write_report,
 )
+from hslib.notebook.report.run_page import Fact, RunPage, read_run_page
+from hslib.notebook.report.scrub import Scrubber
 
 
 def write_reports(path: Path) -> list[Report]:
-    """Reports of one notebook, or of every notebook in a run's directory, and their index.
+    """Reports of one notebook, or of every notebook in a run's directory, and their page.
+
+    The run may be one of several shards, each with a folder of its own in the directory.
 
     Raises:
-        ReportError: there is no executed notebook.
+        ReportError: there is no executed notebook, and no job ran.
     """
-    if path.is_dir():
-        notebooks = sorted(path.glob("*.ipynb"))
-        if not notebooks:
-            raise ReportError(
-                "no notebook lies here",
-                path=str(path),
-                fix="give papermill an output in the run's directory, such as runs/demo/job.ipynb",
-            )
-    else:
-        notebooks = [path]
+    if not path.exists():
+        raise ReportError("there is no such file or directory", path=str(path))
+    if not path.is_dir():
+        report = write_report(path)
+        write_index(path.parent)
+        return [report]
+    folders = dict.fromkeys([path, *find_runs(path)])
+    notebooks = [notebook for folder in folders for notebook in sorted(folder.glob("*.ipynb"))]
+    if not notebooks and not find_runs(path):
+        raise ReportError(
+            "no notebook lies here, and no job ran here",
+            path=str(path),
+            fix=f"run one into it: python -m hslib run 03 -p run_dir {path}",
+        )
     reports = [write_report(notebook) for notebook in notebooks]
-    write_index(notebooks[0].parent)
+    for folder in folders:
+        write_index(folder)
     return reports
 
 
-def write_index(folder: Path) -> Path:
-    """``index.html`` of all reports in a directory; state and verdict are read from each."""
-    import jinja2
-    from bs4 import BeautifulSoup
+def write_index(folder: Path, scrubber: Scrubber | None = None) -> Path:
+    """``index.html``: what the run gave, and the reports of its notebooks in the order of the flow.
 
-    reports = []
-    for file in sorted(folder.glob("*.html")):
-        page = BeautifulSoup(file.read_text(encoding="utf-8"), "html.parser")
-        metas = {str(tag.get("name")): str(tag.get("content")) for tag in page.find_all("meta")}
-        if "hslib-state" in metas:
-            title = page.title.get_text() if page.title else file.stem
-            state, verdict = cast(State, metas["hslib-state"]), metas["hslib-verdict"]
-            reports.append(Report(file, title, state, verdict))
+    State, verdict and date are read from each report. One whose notebook is gone is left out.
+    """
+    import jinja2
+
+    reports = read_reports(folder)
+    page = read_run_page(folder, [report.number for report in reports])
+    known = scrubber or Scrubber.of_this_machine()
     template = jinja2.Template((TEMPLATES / "report/run.html.j2").read_text())
-    text = template.render(reports=reports, words=STATE_WORDS, style=read_style())
+    text = template.render(
+        name=folder.absolute().name,
+        run=page and _scrubbed(page, known),
+        reports=reports,
+        words=STATE_WORDS,
+        style=read_style(),
+    )
     path = folder / "index.html"
     write_atomically(path, text.encode())
     return path
+
+
+def read_reports(folder: Path) -> list[Report]:
+    """The reports in a folder and in its shards' folders, by title and then by date."""
+    from bs4 import BeautifulSoup
+
+    reports = []
+    for file in (
+        f for one in dict.fromkeys([folder, *find_runs(folder)]) for f in one.glob("*.html")
+    ):
+        page = BeautifulSoup(file.read_text(encoding="utf-8"), "html.parser")
+        metas = {str(tag.get("name")): str(tag.get("content")) for tag in page.find_all("meta")}
+        if "hslib-state" not in metas or not file.with_suffix(".ipynb").exists():
+            continue
+        title = page.title.get_text() if page.title else file.stem
+        state, verdict = cast(State, metas["hslib-state"]), metas["hslib-verdict"]
+        reports.append(
+            Report(file.relative_to(folder), title, state, verdict, metas.get("hslib-date", ""))
+        )
+    return sorted(reports, key=lambda report: (report.title, report.date, str(report.path)))
+
+
+def _scrubbed(page: RunPage, scrubber: Scrubber) -> RunPage:
+    """Without hosts, homes and secrets, as the notebooks' reports are."""
+    return replace(
+        page,
+        verdict=scrubber.clean(page.verdict),
+        facts=tuple(Fact(f.name, scrubber.clean(f.text), f.tone) for f in page.facts),
+        next_command=scrubber.clean(page.next_command),
+        parts=tuple(tuple(scrubber.clean(cell) for cell in line) for line in page.parts),
+    )

@@ -5,8 +5,12 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hslib.notebook.verdict import verdict_text
+
 State = Literal["ok", "failed", "unfinished"]
 
+# cells with these tags: parameters have a table of their own, hints are for the person who runs it
+_LEFT_OUT = {"parameters", "injected-parameters", "hint", "papermill-error-cell-tag"}
 _HEADING = re.compile(r"^(#{1,3})\s+(.+?)\s*#*$", re.M)
 _CODE_BLOCK = re.compile(r"```.*?```", re.S)
 
@@ -35,12 +39,18 @@ def title_of(nb: Any) -> str:
     return ""
 
 
+def ended_at(nb: Any) -> str:
+    """When papermill's run ended: "2026-01-30 14:05" in UTC; "" without papermill."""
+    ended = nb.metadata.get("papermill", {}).get("end_time") or ""
+    return str(ended)[:16].replace("T", " ")
+
+
 def headings(nb: Any) -> list[Heading]:
     """For the contents list: levels two and three, and the parts that a report adds."""
     found = [
         heading
         for cell in nb.cells
-        if cell.cell_type == "markdown" and not _is_papermills(cell)
+        if cell.cell_type == "markdown" and not _is_left_out(cell)
         for heading in _headings_in(cell.source)
         if heading.level > 1 and heading.text != "Verdict"
     ]
@@ -74,7 +84,7 @@ def error_of(cell: Any) -> Any:
 
 
 def verdict_of(nb: Any) -> str:
-    """What the cells under "Verdict" printed; the error of a failed run."""
+    """What the cells under "Verdict" say; the error of a failed run."""
     state, count = state_of(nb)
     if state == "failed":
         error = next(e for cell in nb.cells if (e := error_of(cell)) is not None)
@@ -86,7 +96,7 @@ def verdict_of(nb: Any) -> str:
             found = _headings_in(cell.source)
             under = found[-1].text == "Verdict" if found else under
         elif under and cell.cell_type == "code":
-            words += [o.text for o in cell.outputs if o.output_type == "stream"]
+            words += map(verdict_text, cell.outputs)
     if state == "unfinished":
         done = sum(bool(c.get("execution_count")) for c in nb.cells if c.cell_type == "code")
         words.append(f"Only {done} cells have run.")
@@ -126,10 +136,9 @@ def without_code(nb: Any) -> Any:
 
     cells, heading = [], ""
     for cell in nb.cells:
-        tags = cell.metadata.get("tags", [])
         if cell.cell_type == "markdown" and (found := _headings_in(cell.source)):
             heading = found[-1].text
-        if _is_papermills(cell) or {"parameters", "injected-parameters"} & set(tags):
+        if _is_left_out(cell) and error_of(cell) is None:
             continue
         cell = nbformat.from_dict(cell)
         if cell.cell_type == "code":
@@ -143,9 +152,9 @@ def without_code(nb: Any) -> Any:
     return nbformat.from_dict({**nb, "cells": cells})
 
 
-def _is_papermills(cell: Any) -> bool:
-    """A note that papermill adds where a run failed."""
-    return "papermill-error-cell-tag" in cell.metadata.get("tags", [])
+def _is_left_out(cell: Any) -> bool:
+    """Parameters, hints, and the note that papermill adds where a run failed."""
+    return bool(_LEFT_OUT & set(cell.metadata.get("tags", [])))
 
 
 def _is_empty(output: Any) -> bool:

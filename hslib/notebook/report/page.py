@@ -6,14 +6,17 @@ A notebook that failed or was cut off becomes a report too, with the error and i
 
 import json
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hslib.errors import HslibError
 from hslib.files import write_atomically
+from hslib.job import RunRecord, read_record
 from hslib.notebook.report.notebook_file import (
     State,
+    ended_at,
     headings,
     parameters_of,
     state_of,
@@ -22,6 +25,7 @@ from hslib.notebook.report.notebook_file import (
     without_code,
 )
 from hslib.notebook.report.scrub import Scrubber, hosts_in_urls
+from hslib.notebook.verdict import MARK
 
 TEMPLATES = Path(__file__).parent / "templates"
 _PACKAGES = ("hslib", "sglang", "torch", "transformers", "numpy", "pandas", "matplotlib")
@@ -38,16 +42,23 @@ class ReportError(HslibError):
 
 @dataclass(frozen=True)
 class Report:
-    """A written report; ``verdict`` is the notebook's own, or its error."""
+    """A written report. ``verdict``: the notebook's own, or its error; ``date``: its end."""
 
     path: Path
     title: str
     state: State
     verdict: str
+    date: str = ""
 
     @property
     def is_good(self) -> bool:
         return self.state == "ok"
+
+    @property
+    def number(self) -> str:
+        """The notebook's, "03" of "03 · Are the states there?"; "" without one."""
+        found = re.match(r"(\d\d) · ", self.title)
+        return found[1] if found else ""
 
 
 def write_report(
@@ -61,11 +72,13 @@ def write_report(
     nb = _read(notebook)
     words = json.dumps(nb)
     known = (scrubber or Scrubber.of_this_machine()).knowing(hosts_in_urls(words))
+    date = ended_at(nb) or time.strftime("%Y-%m-%d %H:%M", time.gmtime(notebook.stat().st_mtime))
     nb = _scrubbed(nb, known)
     path = target or notebook.with_suffix(".html")
-    report = Report(path, title_of(nb) or notebook.stem, state_of(nb)[0], verdict_of(nb))
+    report = Report(path, title_of(nb) or notebook.stem, state_of(nb)[0], verdict_of(nb), date)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, _render(nb, report).encode())
+    record = read_record(notebook.parent)
+    write_atomically(path, _render(nb, report, record).encode())
     return report
 
 
@@ -126,7 +139,7 @@ def _scrubbed_output(output: Any, scrubber: Scrubber) -> Any:
         }
         if "text/html" in cleaned["data"]:
             cleaned["data"]["text/html"] = _SCRIPT.sub("", cleaned["data"]["text/html"])
-        cleaned["metadata"] = {}
+        cleaned["metadata"] = {k: v for k, v in output.metadata.items() if k == MARK}
     return nbformat.from_dict(cleaned)
 
 
@@ -141,10 +154,12 @@ def _plain(text: str) -> str:
     return _ANSI.sub("", text)
 
 
-def _versions(nb: Any) -> dict[str, str]:
-    """Of the kernel's Python, and of the packages installed where the report is made."""
+def _versions(nb: Any, run: RunRecord | None) -> dict[str, str]:
+    """Those of the run's job; without one the packages' where the report is made."""
     from importlib import metadata
 
+    if run is not None:
+        return run.versions
     found = {"python": nb.metadata.language_info.version or "unknown"}
     for name in _PACKAGES:
         try:
@@ -159,7 +174,7 @@ def read_style() -> str:
     return (TEMPLATES / "report/style.css").read_text()
 
 
-def _render(nb: Any, report: Report) -> str:
+def _render(nb: Any, report: Report, run: RunRecord | None) -> str:
     from nbconvert import HTMLExporter
 
     exporter = HTMLExporter(
@@ -176,7 +191,8 @@ def _render(nb: Any, report: Report) -> str:
         "failed_cell": state_of(nb)[1],
         "headings": headings(nb),
         "parameters": parameters_of(nb),
-        "versions": _versions(nb),
+        "versions": _versions(nb, run),
+        "versions_of": "the run's job" if run else "the environment in which this report was made",
         "style": read_style(),
     }
     page, _ = exporter.from_notebook_node(without_code(nb), resources={"hslib": around})

@@ -266,7 +266,7 @@ def explain(error: BaseException, bucket: str, key: str) -> Exception:
     if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
         return FileNotFoundError(f"s3://{bucket}/{key}")
     return StoreError(
-        f"the object store does not do it: {said or code}",
+        f"the object store refused the request: {said or code}",
         bucket=bucket,
         key=key,
         code=code,

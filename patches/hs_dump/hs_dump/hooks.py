@@ -252,8 +252,15 @@ def describe(runner: Any) -> dict[str, Any]:
         "hidden_size": config.hidden_size,
         "vocab_size": config.vocab_size,
         "dtype": str(runner.dtype).removeprefix("torch."),
+        "device": device_name(runner.device),
         "checked_with_this_sglang": sglang_version() in CHECKED_WITH,
     }
+
+
+def device_name(device: torch.device | str) -> str:
+    """What a person calls it: "NVIDIA H200", "cpu"."""
+    kind = torch.device(device).type
+    return torch.cuda.get_device_name() if kind == "cuda" else kind
 
 
 def _on_batch(batch_info: Any, _cls: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:

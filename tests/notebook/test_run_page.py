@@ -1,0 +1,165 @@
+"""The page on top of a run's reports: what its jobs left, in one look."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bs4 import BeautifulSoup
+from fakes.server import FakeServer
+from make import jobs
+from make.progress import progress
+from make.rows import random_sample, write_rows
+
+from hslib.job import read_record
+from hslib.notebook.report import write_reports
+from hslib.notebook.report.index import write_index
+from hslib.notebook.report.run_page import RunPage, read_run_page, run_command
+from hslib.notebook.report.scrub import Scrubber
+from hslib.parameters import ExtractionParameters
+
+SAMPLES = [random_sample(i, 5 + i) for i in range(12)]
+
+
+@pytest.fixture
+def parameters(fake: FakeServer, tmp_path: Path) -> Callable[..., ExtractionParameters]:
+    rows = write_rows(tmp_path / "rows.jsonl", SAMPLES)
+
+    def make(**values: Any) -> ExtractionParameters:
+        return ExtractionParameters.from_values(
+            {
+                "run_dir": str(tmp_path / "kimi"),
+                "dataset_path": str(rows),
+                "model_path": str(fake.model),
+                "layers": "1,3,5",
+                "server_url": fake.url,
+                "dump_dir": str(fake.dumps),
+                "max_attempts": 1,
+                **values,
+            }
+        )
+
+    return make
+
+
+def facts(page: RunPage | None) -> dict[str, str]:
+    assert page is not None
+    return {fact.name: fact.text for fact in page.facts}
+
+
+def tones(page: RunPage) -> dict[str, str]:
+    return {fact.name: fact.tone for fact in page.facts}
+
+
+def test_a_finished_run_says_what_it_was_and_what_comes_next(
+    parameters: Callable[..., ExtractionParameters], tmp_path: Path
+) -> None:
+    jobs.run(parameters())
+    page = read_run_page(tmp_path / "kimi", ["03"])
+    found = facts(page)
+    assert page is not None
+    assert (page.tone, page.verdict) == ("ok", "Finished: 12 of 12 rows are in the store.")
+    assert found["rows"] == "12 asked for"
+    assert found["store"].startswith(f"12 samples, {sum(s.num_tokens for s in SAMPLES)} tokens, ")
+    assert found["states"] == "1, 3, 5, final (post-norm)"
+    assert "rows.jsonl" in found["dataset"] and "/" not in found["dataset"]
+    assert "LlamaForCausalLM" in found["model"]
+    assert "no error is above" in found["witness"]
+    assert "SGLang 0.5.23" in found["versions"] and "torch" in found["versions"]
+    assert "CPU cores" in found["hardware"]
+    assert found["started"].endswith("UTC") and "tokens/s" in found["speed"]
+    assert page.next_command.startswith("python -m hslib run 04 -p run_dir")
+    later = read_run_page(tmp_path / "kimi", ["03", "04", "05"])
+    assert later is not None and later.next_command.startswith("python -m hslib export")
+
+
+def test_failed_and_rejected_rows_are_coloured_and_reasons_counted(
+    parameters: Callable[..., ExtractionParameters], fake: FakeServer, tmp_path: Path
+) -> None:
+    def spoil(rid: str, _states: np.ndarray, _attempt: int) -> int | None:
+        return 500 if rid.startswith("hs-3-") else None
+
+    fake.misbehave = spoil
+    wanted = parameters(max_tokens=15, max_rejected_share=0.5, samples_per_request=1)
+    jobs.run(wanted)
+    page = read_run_page(tmp_path / "kimi")
+    assert page is not None and page.tone == "failed"
+    assert "1 failed" in page.verdict and "retry_failed" in page.verdict
+    assert facts(page)["rejected"] == "1 (1 too_long)" and facts(page)["failed"].startswith(
+        "1 (1 x "
+    )
+    assert tones(page)["rejected"] == "unfinished" and tones(page)["failed"] == "failed"
+    assert page.next_command.startswith("python -m hslib run 03 ")
+    assert "-p max_tokens 15" in page.next_command
+    assert page.next_command.endswith("-p retry_failed True")
+
+
+def test_shards_make_one_page_and_a_line_each(
+    parameters: Callable[..., ExtractionParameters], tmp_path: Path
+) -> None:
+    store = str(tmp_path / "states")
+    for shard in (0, 1, 10):
+        run_dir = str(tmp_path / f"array/shard-{shard}")
+        jobs.run(
+            parameters(run_dir=run_dir, store_dir=store, num_shards=11, shard_index=shard, limit=11)
+        )
+    page = read_run_page(tmp_path / "array")
+    assert page is not None
+    assert page.verdict == "Finished: 3 of 3 rows are in the store."
+    assert facts(page)["store"].startswith("3 samples")
+    assert [line[0] for line in page.parts] == ["shard", "shard-0", "shard-1", "shard-10"]
+    write_reports(tmp_path / "array")
+    assert (tmp_path / "array/index.html").exists()
+    assert (tmp_path / "array/shard-10/index.html").exists()
+
+
+def test_an_interrupted_run_says_what_is_left_and_a_dead_one_is_no_success(
+    parameters: Callable[..., ExtractionParameters], tmp_path: Path
+) -> None:
+    jobs.run(parameters())
+    path = tmp_path / "kimi/progress.json"
+    for state, word in (("interrupted", "Interrupted"), ("running", "Not finished")):
+        path.write_text(progress(state=state).model_dump_json())
+        page = read_run_page(tmp_path / "kimi")
+        assert page is not None and page.tone == "failed"
+        assert page.verdict.startswith(word) and "60 are left" in page.verdict
+        assert facts(page)["left"] == "60"
+
+
+def test_a_page_has_no_host_home_or_secret(
+    parameters: Callable[..., ExtractionParameters], tmp_path: Path
+) -> None:
+    jobs.run(parameters())
+    path = tmp_path / "kimi/progress.json"
+    told = "HTTP 503 of http://node17.lab:30000, Authorization: Bearer s3cr3tvalue in /home/ann/x"
+    path.write_text(progress(state="failed", message=told).model_dump_json())
+    write_index(tmp_path / "kimi", Scrubber(homes=("/home/ann",)))
+    text = (tmp_path / "kimi/index.html").read_text()
+    assert "HTTP 503" in text
+    assert not [word for word in ("node17", "s3cr3tvalue", "/home/ann") if word in text]
+
+
+def test_a_report_has_the_versions_of_the_run_and_not_of_the_place_where_it_is_made(
+    parameters: Callable[..., ExtractionParameters], tmp_path: Path
+) -> None:
+    jobs.run(parameters())
+    record = read_record(tmp_path / "kimi")
+    assert record is not None
+    changed = record.model_copy(update={"versions": {"SGLang": "9.9.9"}})
+    (tmp_path / "kimi/run.json").write_text(changed.model_dump_json())
+    page = read_run_page(tmp_path / "kimi")
+    assert facts(page)["versions"] == "SGLang 9.9.9"
+
+
+def test_without_a_job_there_is_no_such_page(tmp_path: Path) -> None:
+    assert read_run_page(tmp_path) is None
+    page = BeautifulSoup(write_index(tmp_path).read_text(), "html.parser")
+    assert page.select("section") == []
+
+
+def test_a_command_is_quoted_for_a_shell() -> None:
+    command = run_command("03", {"limit": 5, "run_dir": "a b", "server_url": ["x", "y"]})
+    assert command == (
+        'python -m hslib run 03 -p limit 5 -p run_dir \'a b\' -y \'{"server_url": ["x", "y"]}\''
+    )
