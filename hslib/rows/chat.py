@@ -242,7 +242,7 @@ def _dated(template: str, recipe: Recipe) -> dict[str, Any]:
         raise ParameterError(
             "the template writes the day's date into every row",
             got=recipe.date,
-            fix='set date to the day that all rows shall have, such as "2026-01-30"',
+            fix="set 'date' to the day that all rows shall have, such as 2026-01-30",
         ) from None
     return {"strftime_now": day.strftime}
 

@@ -20,7 +20,7 @@ def layers(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="a model folder, or an id of the hub")
     ],
-    boundaries: Annotated[str, typer.Option(help='such as "3,31,59"')] = "auto",
+    layers: Annotated[str, typer.Option("--boundaries", help='such as "3,31,59"')] = "auto",
     ids: Annotated[
         str, typer.Option(help='instead of boundaries: layer ids of another tool, "2,30,58"')
     ] = "",
@@ -39,7 +39,7 @@ def layers(
     if tool is not None:
         chosen = to_boundaries(_numbers(ids), tool, shape.num_layers, shape.architecture)
     else:
-        chosen = parse_layers(boundaries, shape.num_layers)
+        chosen = parse_layers(layers, shape.num_layers)
     print(f"{shape.architecture}, {shape.num_layers} layers; boundaries {list(chosen)}\n")
     for note in shape.notes:
         print(f"note: {note}\n")

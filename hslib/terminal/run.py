@@ -1,6 +1,9 @@
 """A notebook as papermill runs it, with its verdict in the terminal."""
 
+import contextlib
 import shlex
+import signal
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,6 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from hslib.terminal.command import Command
+
+INTERRUPTED = 130
 
 
 class RunCommand(Command):
@@ -66,7 +71,8 @@ def run(
 ) -> int:
     """Run a notebook with papermill; its verdict is printed here.
 
-    The executed notebook is kept in the run's directory, which is made. Exit code 1: a cell failed.
+    The executed notebook is kept in the run's directory, which is made. Exit code 1: a cell failed;
+    130: interrupted.
     """
     from hslib.notebook import execution
 
@@ -78,9 +84,26 @@ def run(
     if planned.notebook.stem.startswith("03"):
         run_dir = shlex.quote(_shown(planned.parameters.run_path))
         print(f"to follow it elsewhere: python -m hslib status {run_dir} --watch", flush=True)
-    verdict = execution.execute(planned)
+    try:
+        with _terminated_as_interrupted():
+            verdict = execution.execute(planned)
+    except KeyboardInterrupt:
+        print(
+            "interrupted: run the same command again, a job goes on where it was", file=sys.stderr
+        )
+        return INTERRUPTED
     print(f"\n{verdict}\n\nthe executed notebook: {_shown(planned.output)}")
     return 0
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM, as Slurm and containers send it, reaches the kernel as an interrupt, too."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _shown(path: Path) -> str:

@@ -1,5 +1,6 @@
 """Advice is given in the words of the command at hand."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,17 @@ OPTIONS = {"model_path": "--model", "samples": "--samples", "dataset_path": "--d
 )
 def test_a_parameter_is_named_as_the_commands_option(text: str, told: str) -> None:
     assert in_options(text, OPTIONS) == told
+
+
+def test_layers_are_named_by_the_option_of_the_command_at_hand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = {"num_hidden_layers": 5, "hidden_size": 8, "vocab_size": 9}
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    assert main(["layers", str(tmp_path)]) == 1
+    assert 'such as --boundaries "1,2,3"' in capsys.readouterr().err
+    assert main(["plan", "--rate", "5", "--tokens", "5", "--model", str(tmp_path)]) == 1
+    assert 'such as --layers "1,2,3"' in capsys.readouterr().err
 
 
 def test_the_commands_own_options_are_known(

@@ -22,7 +22,7 @@ MODEL, ROWS = str(demo.model_path()), str(demo.dataset_path())
         (["rows", ROWS, "out.jsonl", "--model", "/nowhere"], "model folder /nowhere is missing"),
         (["plan", "--rate", "5", "--dataset", "nowhere", "--model", MODEL], "no dataset at"),
         (["rows", "nowhere", "out.jsonl", "--model", MODEL], "no dataset at"),
-        (["report", "nowhere"], "no such notebook"),
+        (["report", "nowhere"], "there is no such file or directory"),
         (["run", "nowhere.ipynb"], "the notebook is missing"),
     ],
 )

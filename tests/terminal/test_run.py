@@ -1,9 +1,13 @@
 """``run``: papermill's options, what is printed, and the exit code."""
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from make.notebooks import write_notebook
+from make.waits import wait_until
 
 from hslib.terminal import main
 
@@ -69,3 +73,31 @@ def test_lists_come_by_yaml_and_a_date_stays_text(monkeypatch: pytest.MonkeyPatc
         "limit": 3,
         "layers": "-1",
     }
+
+
+WAITS = """import time
+from pathlib import Path
+
+Path("begun").touch()
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    Path("told").touch()
+    raise"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_reaches_the_kernel_as_an_interrupt_and_is_exit_code_130(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    write_notebook(tmp_path / "x.ipynb", WAITS)
+    # a shell's background job ignores SIGINT, and so would what it starts
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from hslib.terminal import main\nsys.exit(main(['run', 'x.ipynb']))"
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as run:
+        wait_until("the last cell", (tmp_path / "begun").exists)
+        run.send_signal(number)
+        _, said = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert "interrupted: run the same command again" in said  # the kernel may say more, dying
+    assert (tmp_path / "told").exists()
