@@ -9,6 +9,7 @@ from hslib.cluster import Cluster, ShardRun, opening
 from hslib.errors import StoreError
 from hslib.job import (
     Extractor,
+    Interrupts,
     Job,
     Progress,
     ProgressState,
@@ -26,7 +27,7 @@ from hslib.parameters import (
     RowsParameters,
     StoreParameters,
 )
-from hslib.server import Endpoints, endpoints
+from hslib.server import Endpoints, Guard, endpoints, run_lock, store_lock
 from hslib.store import Store, StoreWriter, find_store
 
 __all__ = ["Job", "own_answers_store", "Result", "open_servers", "prepare", "require_store", "run"]
@@ -43,12 +44,15 @@ def open_servers(
     Raises:
         ServerError: one can't be started, reached or trusted, or serves something else.
         DatasetError, ParameterError: as :func:`hslib.job.check_inputs`; nothing was started then.
+        JobError: another job is at work on this run or store; nothing was started then.
         StoreError: the store's bucket refuses, or can't be reached.
     """
+    locks = [run_lock(parameters.run_path), *store_lock(parameters)]
     check_inputs(parameters)  # before a server is loaded for nothing
-    if parameters.ray_address:
-        return opening.open_cluster(parameters, on_progress)
-    return endpoints.open_endpoints(parameters, on_progress)
+    opened = opening.open_cluster if parameters.ray_address else endpoints.open_endpoints
+    servers = opened(parameters, on_progress)
+    servers.locks.extend(locks)
+    return servers
 
 
 def run(
@@ -64,6 +68,8 @@ def run(
     """
     parameters, plan = job.parameters, job.plan
     with ExitStack() as held:
+        interrupts = held.enter_context(Interrupts())
+        held.enter_context(Guard(parameters.run_path))
         writer = held.enter_context(
             StoreWriter(
                 parameters.store_path, job.manifest, parameters.shard_index, parameters.num_shards
@@ -77,24 +83,30 @@ def run(
             rejected=len(plan.rejections),
             already_done=len(plan.done),
             stored=len(job.stored_before),
+            dump_dirs=servers.dump_dirs(),
         )
         disks = {"the store": parameters.store_path, **servers.disks()}
         progress = Progress(parameters.run_path, begun, plan.todo_tokens, disks, show)
         with progress:
             progress.log.info("job: %s", job.facts())
-            finished = not plan.todo or _extract(job, servers, writer, progress)
+            finished = not plan.todo or _extract(job, servers, writer, progress, interrupts)
             if not finished:
-                progress.interrupted("stopped on request; run again to resume")
+                progress.interrupted()
     return result_of(job, interrupted=not finished)
 
 
 def _extract(
-    job: Job, servers: Endpoints | Cluster, writer: StoreWriter, progress: Progress
+    job: Job,
+    servers: Endpoints | Cluster,
+    writer: StoreWriter,
+    progress: Progress,
+    interrupts: Interrupts,
 ) -> bool:
     """False when an interrupt ended it early."""
     if isinstance(servers, Cluster):
-        return ShardRun(servers, job, progress).run()
-    return Extractor(job.parameters, servers.members, writer, progress, job.samples()).run()
+        return ShardRun(servers, job, progress).run(interrupts)
+    extractor = Extractor(job.parameters, servers.members, writer, progress, job.samples())
+    return extractor.run(interrupts)
 
 
 def require_store(

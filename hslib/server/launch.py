@@ -4,7 +4,6 @@ The server has a process group of its own and outlives the notebook that started
 of that group are signalled, and only if its leader is the one that was started.
 """
 
-import atexit
 import os
 import subprocess
 import time
@@ -16,12 +15,12 @@ import pydantic
 
 from hslib.errors import HslibError, ServerError
 from hslib.files import write_atomically
-from hslib.parameters import ServerParameters, read_api_key
-from hslib.server import check
+from hslib.parameters import ServerParameters, dump_path, read_api_key
+from hslib.server import check, shared_memory
 from hslib.server.client import ServerClient
 from hslib.server.command_line import command, environment
 from hslib.server.dumps import DumpDir
-from hslib.server.guard import watch_over
+from hslib.server.guard import Guard
 from hslib.server.plugin_info import PluginInfo
 from hslib.server.preflight import LaunchPlan, require
 from hslib.server.processes import is_alive, members, process_mark, stop_group
@@ -43,6 +42,10 @@ class ServerState(pydantic.BaseModel):
     budget_bytes: int
     api_key_env: str = ""
     for_job: bool = False  # started by a job, and stopped when a job of this run ends
+    shared_memory: tuple[str, ...] = ()  # names in /dev/shm, once it is ready
+
+
+_guards: dict[Path, Guard] = {}  # of runs whose servers this process started for a job
 
 
 def state_path(run_path: Path) -> Path:
@@ -76,19 +79,31 @@ def start(
         )
     plan = require(parameters)
     on_progress(f"starting SGLang {plan.interpreter.sglang_version} at port {plan.port}")
-    state = launch(plan)
     if parameters.for_job:
-        watch_over(state)  # for when this process is killed
-        atexit.register(stop_group, state, patience_s=0.0)
+        _guards[parameters.run_path] = Guard(parameters.run_path)  # for when this process is gone
     try:
+        state = launch(plan)
         wait_ready(state, parameters.start_timeout_s, on_progress)
         check_server(state)
+        state = _with_shared_memory(parameters.run_path, state)
     except BaseException:
-        stop_group(state)
-        state_path(parameters.run_path).unlink(missing_ok=True)
+        stop(parameters.run_path)
         raise
     on_progress("ready: a canary request came back right")
     return state
+
+
+def _with_shared_memory(run_path: Path, state: ServerState) -> ServerState:
+    """Record what would be left in /dev/shm if all of its processes were killed."""
+    names = shared_memory.mapped_by(process.pid for process in members(state))
+    known = state.model_copy(update={"shared_memory": tuple(sorted(names))})
+    write_atomically(state_path(run_path), known.model_dump_json(indent=1).encode())
+    return known
+
+
+def is_guarded(run_path: Path) -> bool:
+    """Whether this process started the run's server for a job."""
+    return run_path in _guards
 
 
 def launch(plan: LaunchPlan) -> ServerState:
@@ -234,15 +249,36 @@ def client_of(state: ServerState) -> ServerClient:
 
 
 def stop(run_path: Path) -> str:
-    """Stop the run's server; returns a sentence on what was done."""
+    """Stop the run's server, and remove its dumps if they lie where only this run's do.
+
+    Returns:
+        A sentence on what was done.
+    """
     state = read_state(run_path)
     if state is None:
+        _dismiss_guard(run_path)
         return "this run has no server"
-    count = stop_group(state)
-    state_path(run_path).unlink(missing_ok=True)
+    count = end(run_path, state)
+    if Path(state.dump_dir) == dump_path("", run_path):
+        DumpDir(state.dump_dir).discard()
     if not count:
         return f"the server at {state.url} was not running any more"
     return f"stopped the server at {state.url} ({count} processes)"
+
+
+def end(run_path: Path, state: ServerState) -> int:
+    """Stop a server and forget it; returns how many processes it had. Its dumps stay."""
+    count = stop_group(state)
+    shared_memory.remove(state.shared_memory)
+    state_path(run_path).unlink(missing_ok=True)
+    _dismiss_guard(run_path)
+    return count
+
+
+def _dismiss_guard(run_path: Path) -> None:
+    guard = _guards.pop(run_path, None)
+    if guard is not None:
+        guard.dismiss()
 
 
 @dataclass(frozen=True)

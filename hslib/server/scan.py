@@ -22,6 +22,8 @@ class ScanningEndpoint(Endpoint):
         ServerError: the server dumps only what the kit named.
     """
 
+    dump_prefix = ""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.samples_per_request = self.most_requests = 1
@@ -30,10 +32,6 @@ class ScanningEndpoint(Endpoint):
                 'scan_scope = "directory" is for servers that name dumps themselves',
                 fix='start it with dump_all = True, or use scan_scope = "request"',
             )
-
-    def leftovers(self) -> list[str]:
-        """All dumps."""
-        return self.dumps.names()
 
     def send(self, samples: Sequence[Sample], _rids: Sequence[str]) -> list[Answer]:
         """Clear, send one row under no name, and take the one dump that appeared."""
