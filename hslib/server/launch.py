@@ -4,6 +4,7 @@ The server has a process group of its own and outlives the notebook that started
 of that group are signalled, and only if its leader is the one that was started.
 """
 
+import contextlib
 import os
 import subprocess
 import time
@@ -71,23 +72,26 @@ def start(
     Raises:
         ServerError: what is in the way, or how the server died, with its log's last lines.
     """
-    running = read_state(parameters.run_path)
+    run_path = parameters.run_path
+    running = read_state(run_path)
     if running is not None and is_alive(running):
         raise ServerError(
             f"this run has a server already, at {running.url} (process {running.pid})",
             fix="use it, or stop it first with action = 'stop'",
         )
-    plan = require(parameters)
-    on_progress(f"starting SGLang {plan.interpreter.sglang_version} at port {plan.port}")
+    if running is not None:
+        end(run_path, running)  # what it left when it died
     if parameters.for_job:
-        _guards[parameters.run_path] = Guard(parameters.run_path)  # for when this process is gone
+        _guards[run_path] = Guard(run_path)  # for when this process is gone
     try:
+        plan = require(parameters)
+        on_progress(f"starting SGLang {plan.interpreter.sglang_version} at port {plan.port}")
         state = launch(plan)
         wait_ready(state, parameters.start_timeout_s, on_progress)
         check_server(state)
-        state = _with_shared_memory(parameters.run_path, state)
+        state = _with_shared_memory(run_path, state)
     except BaseException:
-        stop(parameters.run_path)
+        stop(run_path)
         raise
     on_progress("ready: a canary request came back right")
     return state
@@ -254,13 +258,15 @@ def stop(run_path: Path) -> str:
     Returns:
         A sentence on what was done.
     """
-    state = read_state(run_path)
+    state, own_dumps = read_state(run_path), dump_path("", run_path)
     if state is None:
         _dismiss_guard(run_path)
+        with contextlib.suppress(OSError):
+            own_dumps.rmdir()  # made for a server that did not start
         return "this run has no server"
     count = end(run_path, state)
-    if Path(state.dump_dir) == dump_path("", run_path):
-        DumpDir(state.dump_dir).discard()
+    if Path(state.dump_dir) == own_dumps:
+        DumpDir(own_dumps).discard()
     if not count:
         return f"the server at {state.url} was not running any more"
     return f"stopped the server at {state.url} ({count} processes)"

@@ -51,12 +51,12 @@ def states_of(ids: np.ndarray) -> torch.Tensor:
 class FakeServer:
     """``misbehave(rid, ids, attempt)`` is called before a dump is made; it may raise or sleep."""
 
-    def __init__(self, dumps: Path, model: Path) -> None:
+    def __init__(self, dumps: Path, model: Path, port: int = 0) -> None:
         self.dumps, self.model = dumps, model
         self.misbehave: Callable[[str, np.ndarray, int], int | None] = lambda *_: None
         self.states = states_of
         self.requests: list[str] = []
-        self.start()
+        self.start(port)
 
     def start(self, port: int = 0, **plugin: Any) -> None:
         outer = self
