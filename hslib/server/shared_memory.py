@@ -7,7 +7,7 @@ leaves ``sglang_loads_*``, ``sgl_shm_*`` and ``sem.mp-*`` behind even when it is
 import contextlib
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -17,17 +17,25 @@ _ROOT = Path("/dev/shm")
 
 def mapped_by(pids: Iterable[int]) -> set[str]:
     """Names of the files directly in /dev/shm that these processes have mapped or open."""
-    paths: set[str] = set()
+    # by inode: glibc makes a semaphore under another name, which is what its maker's map says
+    inodes: set[int] = set()
     for pid in pids:
         with contextlib.suppress(OSError):  # it has ended, or is another user's
-            lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
-            paths.update(line.split(maxsplit=5)[5] for line in lines if str(_ROOT) in line)
+            for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
+                if str(_ROOT) in line:
+                    inodes.add(int(line.split(maxsplit=5)[4]))
+            inodes.update(_open_files(pid))
+    if not inodes:
+        return set()
+    files = (entry for entry in os.scandir(_ROOT) if entry.is_file(follow_symlinks=False))
+    return {entry.name for entry in files if entry.inode() in inodes}
+
+
+def _open_files(pid: int) -> Iterator[int]:
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):
-            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    paths.add(str(descriptor.readlink()))
-    found = (Path(path) for path in paths)
-    return {path.name for path in found if path.parent == _ROOT and path.exists()}
+            if str(descriptor.readlink()).startswith(f"{_ROOT}/"):
+                yield descriptor.stat().st_ino
 
 
 def remove(names: Iterable[str]) -> list[str]:
