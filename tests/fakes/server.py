@@ -110,7 +110,8 @@ class FakeServer:
         self.http.server_close()
 
     def generate(self, body: dict[str, Any]) -> int | None:
-        for rid, ids in zip(body["rid"], body["input_ids"], strict=True):
+        own = [f"req_{len(self.requests) + n}" for n in range(len(body["input_ids"]))]
+        for rid, ids in zip(body.get("rid", own), body["input_ids"], strict=True):
             self.requests.append(rid)
             status = self.misbehave(rid, np.array(ids, np.int32), self.times_asked(rid))
             if status != 0:
