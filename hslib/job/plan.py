@@ -11,6 +11,9 @@ from hslib.errors import DatasetError, JobError
 from hslib.files import PAGE
 from hslib.store import Entry, JournalState, stored_bytes
 
+# beside the samples' files, rounded up
+_SMALL_FILES_BYTES, _JOURNAL_LINE_BYTES = 1 << 16, 2048
+
 
 @dataclass(frozen=True)
 class JobPlan:
@@ -211,9 +214,9 @@ def require_room(plan: JobPlan, *, store_free: int | None, dump_free: int, num_s
 
 def _what_fits(plan: JobPlan, free: int, num_shards: int) -> str:
     """A ``limit`` with which the job fits, and how many disks take all of it; "" for a full one."""
-    used = 0
+    used = _SMALL_FILES_BYTES
     for row in plan.todo:
-        size = stored_bytes(row.num_tokens, 1, plan.state_bytes_per_token)
+        size = stored_bytes(row.num_tokens, 1, plan.state_bytes_per_token) + _JOURNAL_LINE_BYTES
         used += -(-size // PAGE) * PAGE  # a file system gives whole blocks
         if used > free:
             break

@@ -61,7 +61,7 @@ def wanted(fake: FakeServer, tmp_path: Path, store: Path) -> ExtractionParameter
 def test_a_disk_too_small_for_the_job_is_refused_before_the_first_request(
     fake: FakeServer, tmp_path: Path, mount: Mount
 ) -> None:
-    parameters = wanted(fake, tmp_path, mount("disk", 64) / "store")
+    parameters = wanted(fake, tmp_path, mount("disk", 96) / "store")
     with pytest.raises(JobError, match="the store would grow by") as caught:
         run(parameters)
     assert not [rid for rid in fake.requests if not rid.startswith("hs-999999999-")]

@@ -161,7 +161,7 @@ def test_rows_that_are_all_rejected_stop_it_whatever_the_share() -> None:
 def test_a_job_that_cannot_fit_is_refused_with_what_would() -> None:
     found = plan([row(i, num_tokens=1000) for i in range(10)])
     require_room(found, store_free=2_000_000, dump_free=200_000, num_shards=1)
-    with pytest.raises(JobError, match="limit = 4 rows"):
+    with pytest.raises(JobError, match="limit = 3 rows"):
         require_room(found, store_free=500_000, dump_free=200_000, num_shards=1)
     with pytest.raises(JobError, match="longest row"):
         require_room(found, store_free=2_000_000, dump_free=50_000, num_shards=1)
