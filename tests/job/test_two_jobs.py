@@ -7,16 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import server_process
 from make.rows import random_sample, write_rows
-from make.waits import wait_until
-from real.interrupted import FAKE, Interrupted
 
 from hslib import extract
 from hslib.errors import JobError
 from hslib.parameters import ExtractionParameters
 from hslib.server import launch, run_lock
-from hslib.store import Store
 
 HOLD = """
 import sys
@@ -110,19 +106,3 @@ run_lock(Path(sys.argv[1]))
 def is_refused(run_path: Path) -> bool:
     command = [sys.executable, "-c", TRY, str(run_path)]
     return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode != 0
-
-
-@pytest.mark.slow
-def test_a_job_that_is_started_at_once_after_a_kill_waits_for_what_is_left_and_resumes(
-    tmp_path: Path, model_of: Callable[[str], Path]
-) -> None:
-    fake = {"HS_STARTUP": FAKE, server_process.ANSWER_S: "0.05"}
-    job = Interrupted(tmp_path, model_of("llama"), fake, num_rows=100)
-    killed = job.start("terminal")
-    journal = job.run_path / "store/journal.jsonl"
-    wait_until("some rows", lambda: journal.exists() and journal.read_bytes().count(b"\n") > 20)
-    killed.kill()
-    job.finish()
-    assert len(Store(job.parameters.store_path)) == 100
-    killed.wait()
-    assert not job.parameters.dump_paths[0].exists()

@@ -98,10 +98,10 @@ class Interrupted:
         """
         job = self.start(way)
         if of_extraction:
-            before = len(self._stored())
-            wait_until("a row", lambda: len(self._stored()) > before or job.poll() is not None)
+            before = len(self.stored())
+            wait_until("a row", lambda: len(self.stored()) > before or job.poll() is not None)
         time.sleep(after_s)
-        its = _Processes(self.run_path, job.pid)
+        its = RunProcesses(self.run_path, job.pid)
         began_at = time.monotonic()
         way_of[way](job, its)
         job.wait(60)
@@ -118,11 +118,12 @@ class Interrupted:
         job = self.start("terminal")
         assert job.wait(300) == 0, (self.folder / "said.txt").read_text()[-2000:]
         self._require_nothing_lost()
-        assert len(self._stored()) == self.num_rows
-        _Processes(self.run_path, job.pid).wait_until_gone()
+        assert len(self.stored()) == self.num_rows
+        RunProcesses(self.run_path, job.pid).wait_until_gone()
         assert not self.parameters.dump_paths[0].exists()
 
-    def _stored(self) -> dict[int, str]:
+    def stored(self) -> dict[int, str]:
+        """Index -> entry of each committed row."""
         with contextlib.suppress(FileNotFoundError):
             store = find_store(self.parameters.store_path)
             if store is not None:
@@ -130,13 +131,13 @@ class Interrupted:
         return {}
 
     def _require_nothing_lost(self) -> None:
-        stored = self._stored()
+        stored = self.stored()
         assert self.committed.items() <= stored.items(), "a committed row went, or was done twice"
         assert not stored or Store(self.parameters.store_path).verify(deep=True).clean
         self.committed = stored
 
 
-class _Processes:
+class RunProcesses:
     """Those of a run, as they are at an instant: job, kernel, server, guards."""
 
     def __init__(self, run_path: Path, pid: int) -> None:
@@ -177,18 +178,18 @@ def _is_alive(process: psutil.Process) -> bool:
     return False
 
 
-def _signal(number: signal.Signals) -> Callable[["subprocess.Popen[bytes]", _Processes], None]:
+def _signal(number: signal.Signals) -> Callable[["subprocess.Popen[bytes]", RunProcesses], None]:
     return lambda job, _its: job.send_signal(number)
 
 
-def _end_step(_job: "subprocess.Popen[bytes]", its: _Processes) -> None:
+def _end_step(_job: "subprocess.Popen[bytes]", its: RunProcesses) -> None:
     """SIGTERM to all, the server and the guards too, as Slurm does with a job's step."""
     for process in its.all:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGTERM)
 
 
-way_of: dict[str, Callable[["subprocess.Popen[bytes]", _Processes], None]] = {
+way_of: dict[str, Callable[["subprocess.Popen[bytes]", RunProcesses], None]] = {
     "papermill": _signal(signal.SIGINT),
     "terminal": _signal(signal.SIGINT),
     "sigterm": _signal(signal.SIGTERM),
