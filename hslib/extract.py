@@ -47,8 +47,8 @@ def open_servers(
         JobError: another job is at work on this run or store; nothing was started then.
         StoreError: the store's bucket refuses, or can't be reached.
     """
-    locks = [run_lock(parameters.run_path), *store_lock(parameters)]
     check_inputs(parameters)  # before a server is loaded for nothing
+    locks = [run_lock(parameters.run_path), *store_lock(parameters)]
     opened = opening.open_cluster if parameters.ray_address else endpoints.open_endpoints
     servers = opened(parameters, on_progress)
     servers.locks.extend(locks)

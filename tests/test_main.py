@@ -21,7 +21,17 @@ def test_help_lists_the_commands_in_the_order_of_a_job(capsys: Captured) -> None
     listed = [
         line.split()[0] for line in capsys.readouterr().out.split("Commands:")[1].split("\n")[1:-1]
     ]
-    assert listed == ["rows", "plan", "layers", "status", "verify", "diagnose", "report", "export"]
+    assert listed == [
+        "rows",
+        "plan",
+        "layers",
+        "status",
+        "clean",
+        "verify",
+        "diagnose",
+        "report",
+        "export",
+    ]
 
 
 def test_help_loads_nothing_heavy() -> None:

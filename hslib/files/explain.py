@@ -9,15 +9,14 @@ import psutil
 
 from hslib.errors import HslibError
 
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # of a file system without them
 _NO_LOCKS = (
     "this file system has no locks: mount it with them (Lustre: -o flock; NFS: without nolock, "
     "with lockd running), or use a directory on another one"
 )
 _FULL = "free space there, and run again to resume: what was stored before is whole, and stays"
 _CURES = {
-    errno.ENOSYS: _NO_LOCKS,
-    errno.ENOLCK: _NO_LOCKS,
-    errno.EOPNOTSUPP: _NO_LOCKS,
+    **dict.fromkeys(NO_LOCKS, _NO_LOCKS),
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
     errno.EROFS: "mount it for writing; a disk with errors turns read-only by itself (see dmesg)",

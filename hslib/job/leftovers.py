@@ -11,7 +11,7 @@ import psutil
 
 from hslib.errors import JobError, ParameterError
 from hslib.files import Lock
-from hslib.job.progress import open_log, read_progress, write_progress
+from hslib.job.progress import close_log, open_log, read_progress, write_progress
 from hslib.job.watch import unfinished_rows
 from hslib.parameters import dump_path
 from hslib.server import DumpDir, launch, run_lock
@@ -25,6 +25,7 @@ def clean(run_path: Path) -> list[str]:
     """Remove what a killed job of this run left; returns a sentence for each thing.
 
     A server that the job did not start goes on; so does every other run's, and every other user's.
+    Of a job on a cluster, the replicas on this host are cleaned, too.
 
     Raises:
         ParameterError: there is no such run.
@@ -38,6 +39,9 @@ def clean(run_path: Path) -> list[str]:
             log = open_log(run_path / "extraction.log")
             for sentence in done:
                 log.warning("cleaned: %s", sentence)
+            close_log(log)
+    for replica in sorted(run_path.glob("replicas/*")):
+        done += clean(replica)
     return done
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from hslib.errors import JobError
-from hslib.files import Lock, explained
+from hslib.files import NO_LOCKS, Lock, explained
 
 _PATIENCE_S = 60.0  # with a process that ends, or that cleans after one
 _held: "weakref.WeakValueDictionary[Path, _Held]" = weakref.WeakValueDictionary()
@@ -54,7 +54,12 @@ class _Held:
         with explained(JobError, f"the directory of {what} can't be made", path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
         lock = Lock(path, what, role=role)
-        _acquire(lock)
+        try:
+            _acquire(lock)
+        except JobError as error:
+            # a run may lie where there are no locks; what it writes to has locks of its own
+            if role == "clean" or error.fields.get("errno") not in NO_LOCKS:
+                raise
         weakref.finalize(self, lock.release)
 
 

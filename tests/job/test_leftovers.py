@@ -141,6 +141,15 @@ def test_shared_memory_that_another_process_has_or_another_user_owns_stays(tmp_p
     assert shared_memory.remove(["../tmp", ".", segment]) == []
 
 
+def test_the_replicas_of_a_cluster_are_cleaned_with_their_run(run_path: Path) -> None:
+    replica = run_path / "replicas/00000"
+    replica.mkdir(parents=True)
+    state = killed_job(replica)
+    assert "stopped the server" in "\n".join(leftovers.clean(run_path))
+    assert not members(state)
+    assert not dump_path("", replica).exists()
+
+
 def test_a_run_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="no such run"):
         leftovers.clean(tmp_path / "nowhere")
