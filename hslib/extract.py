@@ -10,6 +10,7 @@ from hslib.dataset import count_reasons
 from hslib.errors import StoreError, raise_all
 from hslib.job import (
     Extractor,
+    Interrupts,
     Job,
     Progress,
     ProgressState,
@@ -28,7 +29,7 @@ from hslib.parameters import (
     RowsParameters,
     StoreParameters,
 )
-from hslib.server import Endpoints, endpoints
+from hslib.server import Endpoints, Guard, endpoints, run_lock, store_lock
 from hslib.store import Store, StoreWriter, find_store
 
 __all__ = ["Job", "own_answers_store", "Result", "open_servers", "prepare", "require_store", "run"]
@@ -46,13 +47,16 @@ def open_servers(
         ServerError: one can't be started, reached or trusted, or serves something else.
         HslibError: a parameter, the model, the rows, the store, its disk or the port is not as it
             must be; all that is found is in one error, and nothing was started.
+        JobError: another job is at work on this run or store; nothing was started then.
         StoreError: the store's bucket refuses, or can't be reached.
     """
     # before a server is loaded for nothing
+    locks = [run_lock(parameters.run_path), *store_lock(parameters)]
     raise_all([*input_problems(parameters), *endpoints.start_problems(parameters)])
-    if parameters.ray_address:
-        return opening.open_cluster(parameters, on_progress)
-    return endpoints.open_endpoints(parameters, on_progress)
+    opened = opening.open_cluster if parameters.ray_address else endpoints.open_endpoints
+    servers = opened(parameters, on_progress)
+    servers.locks.extend(locks)
+    return servers
 
 
 def run(
@@ -68,6 +72,8 @@ def run(
     """
     parameters, plan = job.parameters, job.plan
     with ExitStack() as held:
+        interrupts = held.enter_context(Interrupts())
+        held.enter_context(Guard(parameters.run_path))
         writer = held.enter_context(
             StoreWriter(
                 parameters.store_path, job.manifest, parameters.shard_index, parameters.num_shards
@@ -83,24 +89,30 @@ def run(
             rejected_for=count_reasons(plan.rejections),
             already_done=len(plan.done),
             stored=len(job.stored_before),
+            dump_dirs=servers.dump_dirs(),
         )
         disks = {"the store": parameters.store_path, **servers.disks()}
         progress = Progress(parameters.run_path, begun, plan.todo_tokens, disks, show)
         with progress:
             progress.log.info("job: %s", job.facts())
-            finished = not plan.todo or _extract(job, servers, writer, progress)
+            finished = not plan.todo or _extract(job, servers, writer, progress, interrupts)
             if not finished:
-                progress.interrupted("stopped on request; run again to resume")
+                progress.interrupted()
     return result_of(job, interrupted=not finished)
 
 
 def _extract(
-    job: Job, servers: Endpoints | Cluster, writer: StoreWriter, progress: Progress
+    job: Job,
+    servers: Endpoints | Cluster,
+    writer: StoreWriter,
+    progress: Progress,
+    interrupts: Interrupts,
 ) -> bool:
     """False when an interrupt ended it early."""
     if isinstance(servers, Cluster):
-        return ShardRun(servers, job, progress).run()
-    return Extractor(job.parameters, servers.members, writer, progress, job.samples()).run()
+        return ShardRun(servers, job, progress).run(interrupts)
+    extractor = Extractor(job.parameters, servers.members, writer, progress, job.samples())
+    return extractor.run(interrupts)
 
 
 def require_store(

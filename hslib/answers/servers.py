@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 
 from hslib.errors import ServerError
 from hslib.parameters import RowsParameters, ServerParameters
-from hslib.server import DumpDir, ServerClient, launch
+from hslib.server import ServerClient, launch, run_lock
 from hslib.server.processes import is_alive
 
 
@@ -16,6 +16,7 @@ def served(
     """Clients of them; what was started here is stopped at the end.
 
     Raises:
+        JobError: another process works on the run, and may stop its server.
         ServerError: one does not answer, or can't be started.
     """
     with ExitStack() as stack:
@@ -32,6 +33,7 @@ def served(
                     )
             yield clients
             return
+        stack.enter_context(run_lock(parameters.run_path))
         state = launch.read_state(parameters.run_path)
         if state is None or not is_alive(state):
             # no state is stored of these answers, so it need not be witnessed
@@ -43,6 +45,5 @@ def served(
                 for_job=True,
             )
             state = launch.start(own, show)
-            stack.callback(DumpDir(own.dump_path).discard)
             stack.callback(launch.stop, parameters.run_path)
         yield [stack.enter_context(launch.client_of(state))]

@@ -17,7 +17,7 @@ from hslib.cluster.messages import ReplicaFacts
 from hslib.cluster.shards import Shard
 from hslib.errors import HslibError, ServerError
 from hslib.job import ReplicaState
-from hslib.server import ServerCheck, require_same
+from hslib.server import JobLock, ServerCheck, require_same
 
 MOST_STARTS = 3  # of a replica, without a shard finished between
 _SILENT_S = 30.0  # after which it is said
@@ -72,6 +72,7 @@ class Cluster:
 
     def __init__(self, num_replicas: int, make_actor: Callable[[int], Any], is_ours: bool) -> None:
         self._is_ours = is_ours
+        self.locks: list[JobLock] = []  # held until close()
         self.replicas = [ReplicaHandle(n, make_actor(n)) for n in range(num_replicas)]
         self.starting: dict[Any, ReplicaHandle] = {}  # by the call of ``start``
         self._places: dict[Any, ReplicaHandle] = {}  # by the call of ``place``
@@ -101,6 +102,10 @@ class Cluster:
         hosts = Counter(facts.host for facts in self.ready)
         count = f"{len(self.ready)} replicas on {len(hosts)} host(s), started for this job"
         return self.check.facts() | {"server": count}
+
+    def dump_dirs(self) -> dict[str, str]:
+        """None here, likewise."""
+        return {}
 
     def disks(self) -> dict[str, Path]:
         """None here: the dumps lie on the replicas' hosts."""
@@ -193,6 +198,8 @@ class Cluster:
             replica.facts = None
         if self._is_ours:
             ray.shutdown()
+        for lock in self.locks:
+            lock.release()
         return f"The {len(closing)} servers that were started for this job are stopped."
 
 

@@ -49,10 +49,13 @@ class ShardRun:
     def _told(self) -> tuple[ReplicaState, ...]:
         return tuple(replica.told() for replica in self._cluster.replicas)
 
-    def run(self) -> bool:
+    def run(self, interrupts: Interrupts | None = None) -> bool:
         """False when an interrupt ended it early.
 
         A second interrupt abandons what is in flight and is raised.
+
+        Args:
+            interrupts: of the process, if this is to heed them.
 
         Raises:
             HslibError, OSError: what no replica could survive, no replica is left, or the dataset
@@ -63,15 +66,15 @@ class ShardRun:
             is_down = replica.facts is None and not replica.is_over
             if is_down and replica not in self._cluster.starting.values():
                 self._cluster.start(replica)  # it was lost when an earlier job ended
-        with Interrupts(lambda: None) as interrupts:
-            while self._goes_on():
-                if interrupts.count > 1:
-                    self._abandon()
-                    raise KeyboardInterrupt
-                if interrupts.count and not self._is_interrupted:
-                    self._is_interrupted = True
-                    self._stop_all()
-                self._turn()
+        interrupts = interrupts or Interrupts()
+        while self._goes_on():
+            if interrupts.is_urgent:
+                self._abandon()
+                raise KeyboardInterrupt
+            if interrupts.count and not self._is_interrupted:
+                self._is_interrupted = True
+                self._stop_all()
+            self._turn()
         for replica in self._cluster.replicas:
             if replica.is_idle:
                 replica.state = "done"

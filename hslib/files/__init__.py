@@ -1,7 +1,7 @@
 """Files on a local or mounted file system: written durably, locked, mapped, explained."""
 
 from hslib.files.append import AppendFile
-from hslib.files.explain import explained
+from hslib.files.explain import NO_LOCKS, explained
 from hslib.files.lock import Lock
 from hslib.files.safetensor import (
     TensorFile,
@@ -18,6 +18,7 @@ __all__ = [
     "header_bytes",
     "LARGE",
     "Lock",
+    "NO_LOCKS",
     "open_tensors",
     "PAGE",
     "parse_tensors",

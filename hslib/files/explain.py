@@ -9,21 +9,21 @@ import psutil
 
 from hslib.errors import HslibError
 
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # of a file system without them
 _NO_LOCKS = (
     "this file system has no locks: mount it with them (Lustre: -o flock; NFS: without nolock, "
     "with lockd running), or use a directory on another one"
 )
-_FULL = "free space there, and run again to resume"
+_FULL = "free space there, and run again to resume: what was stored before is whole, and stays"
 _CURES = {
-    errno.ENOSYS: _NO_LOCKS,
-    errno.ENOLCK: _NO_LOCKS,
-    errno.EOPNOTSUPP: _NO_LOCKS,
+    **dict.fromkeys(NO_LOCKS, _NO_LOCKS),
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
     errno.EROFS: "mount it for writing; a disk with errors turns read-only by itself (see dmesg)",
     errno.EACCES: "let this user write there, or use a directory of your own",
     errno.EPERM: "let this user write there, or use a directory of your own",
     errno.ENOENT: "the directory was removed meanwhile: keep it, and run again",
+    errno.ENOTDIR: "a file is there where a directory is to be: move it away, and run again",
     errno.EINVAL: "this file system can't do it: use a directory on another one",
 }
 _OTHER = "look for that disk's or network's errors (dmesg), and run again to resume"

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import socket
+import time
 from pathlib import Path
 from typing import IO
 
@@ -16,10 +17,11 @@ class Lock:
 
     Args:
         what: what is locked, as the error should call it.
+        about: more of its owner, beside ``pid`` and ``host``.
     """
 
-    def __init__(self, path: Path, what: str) -> None:
-        self.path, self._what = path, what
+    def __init__(self, path: Path, what: str, **about: str) -> None:
+        self.path, self._what, self._about = path, what, about
         self._handle: IO[str] | None = None
 
     def __enter__(self) -> "Lock":
@@ -29,13 +31,26 @@ class Lock:
     def __exit__(self, *_exc: object) -> None:
         self.release()
 
-    def acquire(self) -> None:
-        """Take the lock, without waiting.
+    def acquire(self, patience_s: float = 0.0) -> None:
+        """Take the lock.
+
+        Args:
+            patience_s: how long another process may go on holding it.
 
         Raises:
             JobError: another process holds it (``owner`` says which), or the file system can't
                 lock (``file_system`` says which).
         """
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                return self._acquire()
+            except JobError as error:
+                if "owner" not in error.fields or time.monotonic() >= deadline:
+                    raise
+            time.sleep(0.05)
+
+    def _acquire(self) -> None:
         with explained(JobError, f"{self._what} can't be locked", self.path):
             handle = self.path.open("a+")
             try:
@@ -59,8 +74,11 @@ class Lock:
             ) from None
         handle.seek(0)
         handle.truncate()
-        handle.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+        handle.write(json.dumps(self._owner()))
         handle.flush()
+
+    def _owner(self) -> dict[str, object]:
+        return {"pid": os.getpid(), "host": socket.gethostname(), **self._about}
 
     def require_held(self) -> None:
         """Raises :class:`JobError` when it is not; the kernel keeps it while the process lives."""

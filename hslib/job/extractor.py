@@ -113,17 +113,21 @@ class Extractor:
         self._stopping.set()
         self._tasks.wake()
 
-    def run(self) -> bool:
+    def run(self, interrupts: Interrupts | None = None) -> bool:
         """Work until every sample has its outcome; False when it was closed or interrupted before.
 
         A second interrupt abandons what is in flight and is raised.
 
+        Args:
+            interrupts: of the process, if this is to heed them.
+
         Raises:
             HslibError, OSError: what no sample could survive; in-flight work is finished first.
         """
+        interrupts = interrupts or Interrupts()
+        interrupts.notify = self._tasks.wake
         try:
-            with Interrupts(self._tasks.wake) as interrupts:
-                self._work(interrupts)
+            self._work(interrupts)
         finally:
             self._tasks.shutdown(wait=not self._aborted.is_set())
         if self._fatal is not None:
@@ -132,7 +136,7 @@ class Extractor:
 
     def _work(self, interrupts: Interrupts) -> None:
         while True:
-            if interrupts.count > 1:
+            if interrupts.is_urgent:
                 self._aborted.set()
                 raise KeyboardInterrupt
             if interrupts.count and not self._is_closed:

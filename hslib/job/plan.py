@@ -8,7 +8,11 @@ from dataclasses import dataclass
 
 from hslib.dataset import Rejection, RowInfo, Survey, count_reasons
 from hslib.errors import DatasetError, JobError
+from hslib.files import PAGE
 from hslib.store import Entry, JournalState, stored_bytes
+
+# beside the samples' files, rounded up
+_SMALL_FILES_BYTES, _JOURNAL_LINE_BYTES = 1 << 16, 2048
 
 
 @dataclass(frozen=True)
@@ -194,12 +198,10 @@ def require_room(plan: JobPlan, *, store_free: int | None, dump_free: int, num_s
         JobError: on the store's or the dump directory's file system.
     """
     if store_free is not None and plan.todo_bytes > store_free:
-        share = store_free / plan.todo_bytes
         raise JobError(
             f"the store would grow by {plan.todo_bytes / 1e9:.2f} GB, its disk has "
             f"{store_free / 1e9:.2f} GB free",
-            fix=f"another disk, limit = {int(len(plan.todo) * share)} rows, or spread "
-            f"num_shards = {num_shards * (int(1 / share) + 1 if share else 2)} over several disks",
+            fix=f"free space there, or name another disk{_what_fits(plan, store_free, num_shards)}",
         )
     longest = plan.longest * plan.state_bytes_per_token
     if longest > dump_free:
@@ -208,6 +210,20 @@ def require_room(plan: JobPlan, *, store_free: int | None, dump_free: int, num_s
             f"directory has {dump_free / 1e9:.3f} GB free",
             fix="a larger tmpfs or another dump_dir, or max_tokens to leave such rows out",
         )
+
+
+def _what_fits(plan: JobPlan, free: int, num_shards: int) -> str:
+    """A ``limit`` with which the job fits, and how many disks take all of it; "" for a full one."""
+    used = _SMALL_FILES_BYTES
+    for row in plan.todo:
+        size = stored_bytes(row.num_tokens, 1, plan.state_bytes_per_token) + _JOURNAL_LINE_BYTES
+        used += -(-size // PAGE) * PAGE  # a file system gives whole blocks
+        if used > free:
+            break
+    if row.index == plan.todo[0].index:
+        return ""
+    disks = num_shards * -(-plan.todo_bytes // max(1, free))
+    return f", or set limit = {row.index} rows, or spread num_shards = {disks} over several disks"
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,7 @@ class ProgressState(pydantic.BaseModel):
     reasons: dict[str, int] = {}  # failures by the check or error that caused them
     free_bytes: dict[str, int] = {}  # what is left where the job writes: "the store", "dumps"
     replicas: tuple[ReplicaState, ...] = ()  # of a job on a cluster
+    dump_dirs: dict[str, str] = {}  # where its dumps lie, and how their names begin
     message: str = ""
 
 
@@ -82,7 +83,7 @@ class Progress:
         disks: Mapping[str, StoreUrl] | None = None,
         show: Callable[[ProgressState], None] | None = None,
     ) -> None:
-        self._path = run_path / "progress.json"
+        self._run_path = run_path
         self._now, self._todo_tokens = begun, todo_tokens
         self._request_s = 0.0
         self._lock = threading.Lock()
@@ -103,8 +104,9 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, error: object, _tb: object) -> None:
         now = self._now
         if kind is not None:
-            now.state = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed"
-            now.message = str(error)[:2000]
+            is_interrupt = issubclass(kind, KeyboardInterrupt)
+            now.state = "interrupted" if is_interrupt else "failed"
+            now.message = "stopped at once" if is_interrupt else str(error)[:2000]
         elif now.state == "running":
             now.state = "finished"
         self._stop.set()
@@ -115,9 +117,9 @@ class Progress:
         self._write()
         close_log(self.log)
 
-    def interrupted(self, message: str) -> None:
+    def interrupted(self) -> None:
         """The job ends early because it was asked to."""
-        self._now.state, self._now.message = "interrupted", message
+        self._now.state, self._now.message = "interrupted", "stopped on request"
 
     def stored(
         self,
@@ -177,7 +179,7 @@ class Progress:
     def _write(self) -> None:
         state = self.snapshot()
         try:
-            write_atomically(self._path, state.model_dump_json(indent=1).encode())
+            write_progress(self._run_path, state)
         except OSError as error:  # a full disk must not hide the job's own error
             self.log.warning("progress.json can't be written: %s", error)
         self._show(state)
@@ -263,6 +265,11 @@ def free_bytes(disks: Mapping[str, StoreUrl]) -> dict[str, int]:
         with contextlib.suppress(OSError):
             found[name] = shutil.disk_usage(path).free
     return found
+
+
+def write_progress(run_path: Path, state: ProgressState) -> None:
+    """Replace ``progress.json``."""
+    write_atomically(run_path / "progress.json", state.model_dump_json(indent=1).encode())
 
 
 def read_progress(run_path: Path) -> ProgressState | None:

@@ -39,14 +39,15 @@ def unfinished_rows(state: ProgressState) -> int:
 
 def facts(state: ProgressState, now: float) -> list[tuple[str, str]]:
     """Names and words, in the order in which a person asks. Pure."""
-    word: str = state.state
-    if is_dead(state, now):
-        word = f"DEAD (process {state.pid} stopped telling {now - state.updated_at:.0f} s ago)"
     rows = (
         f"{state.asked} asked for, {state.already_done} already done, "
         f"{state.ok} extracted, {state.failed} failed, {state.rejected} rejected"
     )
-    found = [("job", word), ("progress", log_line(state, None)), ("rows", rows)]
+    found = [
+        ("job", _how_it_stands(state, now)),
+        ("progress", log_line(state, None)),
+        ("rows", rows),
+    ]
     if state.state == "running":
         found.append(("time", time_words(state)))
     found += [(f"replica {replica.number}", _replica(replica)) for replica in state.replicas]
@@ -56,6 +57,14 @@ def facts(state: ProgressState, now: float) -> list[tuple[str, str]]:
     if state.message:
         found.append(("message", state.message))
     return found
+
+
+def _how_it_stands(state: ProgressState, now: float) -> str:
+    left = f"run again to resume, {unfinished_rows(state):,} rows are left"
+    if is_dead(state, now):
+        silent_s = now - state.updated_at
+        return f"DEAD (process {state.pid} has written nothing for {silent_s:.0f} s): {left}"
+    return f"interrupted: {left}" if state.state == "interrupted" else state.state
 
 
 def _replica(replica: ReplicaState) -> str:

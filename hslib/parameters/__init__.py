@@ -16,6 +16,7 @@ from hslib.parameters.base import (
     Parameters,
     StoreParameters,
     TrackedParameters,
+    dump_path,
     read_api_key,
 )
 from hslib.parameters.extraction import ExtractionParameters
@@ -36,5 +37,6 @@ __all__ = [
     "StatisticsParameters",
     "StoreParameters",
     "TrackedParameters",
+    "dump_path",
     "read_api_key",
 ]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pydantic
 
 from hslib.dataset import Sample
@@ -97,7 +98,7 @@ class DumpDir:
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
 
-    def names(self) -> list[str]:
+    def names(self, prefix: str = "") -> list[str]:
         """Directories that hold only a dump's files, sorted; not hidden ones, which are unfinished.
 
         Anything else in the dump directory is not this kit's and is ignored.
@@ -106,7 +107,8 @@ class DumpDir:
             found = [e.name for e in os.scandir(self.root) if e.is_dir(follow_symlinks=False)]
         except FileNotFoundError:
             return []
-        return sorted(n for n in found if not n.startswith(".") and self._is_dump(n))
+        wanted = (name for name in found if name.startswith(prefix) and name[0] != ".")
+        return sorted(name for name in wanted if self._is_dump(name))
 
     def _is_dump(self, name: str) -> bool:
         try:
@@ -201,12 +203,27 @@ class DumpDir:
             return (0, 0)
         return (found.st_ino, found.st_mtime_ns)
 
-    def discard(self) -> None:
-        """Remove the directory of a server that has ended, if only the kit's files are left."""
-        for name in (".lock", *(path.name for path in self.root.glob("plugin*.json"))):
-            (self.root / name).unlink(missing_ok=True)
+    def sweep(self) -> None:
+        """Remove dumps that a server had not finished when it ended: ``.tmp-{pid}-{name}``."""
+        for unfinished in self.root.glob(".tmp-*"):
+            pid = unfinished.name.split("-")[1]
+            if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+                shutil.rmtree(unfinished, ignore_errors=True)
+
+    def discard(self) -> int:
+        """Remove the directory of a server that has ended, if only the kit's files are in it.
+
+        Returns:
+            How many dumps there were.
+        """
+        names = self.names()
+        self.clear(names)
+        self.sweep()
+        for small in (self.root / ".lock", *self.root.glob("plugin*.json")):
+            small.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.root.rmdir()
+        return len(names)
 
     def free_bytes(self) -> int:
         """Bytes that the directory's file system has free."""

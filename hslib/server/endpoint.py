@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import xxhash
 
@@ -23,6 +23,7 @@ from hslib.server.validate import validate
 
 MOST_RESTARTS = 3  # of a server without a sample between; or ``max_attempts``, if that is more
 _LOOK_EVERY_S = 0.5  # while a server is away
+_LOCK_PATIENCE_S = 2.0  # with a process that cleans after a killed job
 
 Answer = Dump | DumpError | RequestError
 
@@ -65,6 +66,7 @@ class Endpoint:
     check: ServerCheck
     parameters: ExtractionParameters
     own: OwnServer | None = None
+    dump_prefix: ClassVar[str] = "hs-"  # of the names of a job's dumps
     restarts: int = field(default=0, init=False)  # since the last sample that was taken
     samples_per_request: int = field(init=False)
     most_requests: int = field(init=False)  # in flight at once
@@ -93,7 +95,7 @@ class Endpoint:
 
     def leftovers(self) -> list[str]:
         """Dumps that no living job waits for, when the dump directory's lock is held."""
-        return [name for name in self.dumps.names() if name.startswith("hs-")]
+        return self.dumps.names(self.dump_prefix)
 
     def claim(self) -> None:
         """Lock the dump directory and empty it.
@@ -111,7 +113,7 @@ class Endpoint:
 
     def _take_lock(self) -> Lock:
         lock = Lock(self.dumps.root / ".lock", f"dump directory {self.dumps.root}")
-        lock.acquire()
+        lock.acquire(_LOCK_PATIENCE_S)
         return lock
 
     def release(self) -> None:

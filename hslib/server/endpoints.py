@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from hslib.server.check import ServerCheck, check_server, require_same
 from hslib.server.client import ServerClient
 from hslib.server.dumps import DumpDir
 from hslib.server.endpoint import Endpoint
+from hslib.server.job_lock import JobLock
 from hslib.server.preflight import preflight
 from hslib.server.processes import is_alive
 from hslib.server.scan import ScanningEndpoint
@@ -43,6 +44,7 @@ class Endpoints:
     """The endpoints of one job, all serving the same; usually one."""
 
     members: tuple[Endpoint, ...]
+    locks: list[JobLock] = field(default_factory=list)  # held until close()
 
     @property
     def check(self) -> ServerCheck:
@@ -53,6 +55,10 @@ class Endpoints:
     def longest_row(self) -> int:
         """Tokens that every member takes."""
         return min(member.check.settings.max_req_input_len for member in self.members)
+
+    def dump_dirs(self) -> dict[str, str]:
+        """Where dumps lie, and how this job's are called."""
+        return {str(member.dumps.root): member.dump_prefix for member in self.members}
 
     def disks(self) -> dict[str, Path]:
         """Where dumps lie, for what is said of free space."""
@@ -85,8 +91,11 @@ class Endpoints:
         return self.check.facts() | {"server": origin}
 
     def close(self) -> str:
-        """Stop what was started for this job; says what was done."""
-        return " ".join(dict.fromkeys(member.close() for member in self.members))
+        """Stop what was started for this job, and give the run free; says what was done."""
+        done = " ".join(dict.fromkeys(member.close() for member in self.members))
+        for lock in self.locks:
+            lock.release()
+        return done
 
 
 def open_endpoints(
@@ -95,17 +104,41 @@ def open_endpoints(
     """Find or start the servers of a job, and check each; before, that the store can be written.
 
     Raises:
+        JobError: another job is at work on this run; nothing was started then.
         ServerError: one can't be started, reached or trusted, or serves something else.
         StoreError: the object store refuses, or can't be reached; nothing was started then.
     """
+    lock = run_lock(parameters.run_path)
     probe_write(parameters.store_path)
     if not parameters.server_urls:
-        return Endpoints((_own(parameters, on_progress),))
+        return Endpoints((_own(parameters, on_progress),), [lock])
     pairs = zip(parameters.server_urls, parameters.dump_paths, strict=True)
     members = tuple(_named(url, DumpDir(path), parameters) for url, path in pairs)
     for member in members[1:]:
         require_same(members[0].url, members[0].check, member.url, member.check)
-    return Endpoints(members)
+    return Endpoints(members, [lock])
+
+
+def run_lock(run_path: Path, role: str = "job") -> JobLock:
+    """Keeps other jobs out of a run.
+
+    Raises:
+        JobError: one is at work there.
+    """
+    return JobLock(run_path / ".job.lock", f"run {run_path}", role)
+
+
+def store_lock(parameters: ExtractionParameters) -> list[JobLock]:
+    """Keeps other jobs out of this shard of a store; a bucket is looked at when it is written.
+
+    Raises:
+        JobError: one is at work there.
+    """
+    path, shard = parameters.store_path, (parameters.shard_index, parameters.num_shards)
+    if not isinstance(path, Path):
+        return []
+    name = ".job-{:05d}-of-{:05d}.lock".format(*shard)
+    return [JobLock(path / name, "shard {} of {} of the store {}".format(*shard, path))]
 
 
 def _kind(parameters: ExtractionParameters) -> type[Endpoint]:
@@ -127,6 +160,9 @@ def _named(url: str, dumps: DumpDir, parameters: ExtractionParameters) -> Endpoi
 def _own(parameters: ExtractionParameters, on_progress: Callable[[str], None]) -> Endpoint:
     """The run's server, or one that is started for the job."""
     state = launch.read_state(parameters.run_path)
+    if state is not None and state.for_job and not launch.is_guarded(parameters.run_path):
+        launch.stop(parameters.run_path)  # of a job that was killed, and whose guard is at it
+        state = None
     is_new = state is None or not is_alive(state)
     if state is None or is_new:
         state = launch.start(_for_job(parameters), on_progress)
@@ -168,7 +204,7 @@ class RunServer:
         Raises:
             ServerError: it can't be started or trusted.
         """
-        launch.stop(self._parameters.run_path)  # what its group has left
+        launch.end(self._parameters.run_path, self._state)  # what its group has left
         self._state = launch.start(_for_job(self._parameters))
         return launch.check_server(self._state)
 
@@ -183,8 +219,6 @@ class RunServer:
     def stop(self) -> None:
         """Stop it, and remove a dump directory that was made for it alone."""
         launch.stop(self._parameters.run_path)
-        if not self._parameters.dump_dir:
-            DumpDir(self.dump_path).discard()
 
 
 def _for_job(parameters: ExtractionParameters) -> ServerParameters:

@@ -4,7 +4,7 @@ The server has a process group of its own and outlives the notebook that started
 of that group are signalled, and only if its leader is the one that was started.
 """
 
-import atexit
+import contextlib
 import os
 import subprocess
 import time
@@ -16,12 +16,12 @@ import pydantic
 
 from hslib.errors import HslibError, ServerError
 from hslib.files import write_atomically
-from hslib.parameters import ServerParameters, read_api_key
-from hslib.server import check
+from hslib.parameters import ServerParameters, dump_path, read_api_key
+from hslib.server import check, shared_memory
 from hslib.server.client import ServerClient
 from hslib.server.command_line import command, environment
 from hslib.server.dumps import DumpDir
-from hslib.server.guard import watch_over
+from hslib.server.guard import Guard
 from hslib.server.phases import phase_of
 from hslib.server.plugin_info import PluginInfo
 from hslib.server.preflight import LaunchPlan, require
@@ -44,6 +44,10 @@ class ServerState(pydantic.BaseModel):
     budget_bytes: int
     api_key_env: str = ""
     for_job: bool = False  # started by a job, and stopped when a job of this run ends
+    shared_memory: tuple[str, ...] = ()  # names in /dev/shm, once it is ready
+
+
+_guards: dict[Path, Guard] = {}  # of runs whose servers this process started for a job
 
 
 def state_path(run_path: Path) -> Path:
@@ -69,28 +73,43 @@ def start(
     Raises:
         ServerError: what is in the way, or how the server died, with its log's last lines.
     """
-    running = read_state(parameters.run_path)
+    run_path = parameters.run_path
+    running = read_state(run_path)
     if running is not None and is_alive(running):
         raise ServerError(
             f"this run has a server already, at {running.url} (process {running.pid})",
             fix="use it, or stop it first with action = 'stop'",
         )
-    plan = require(parameters)
-    on_progress(f"starting SGLang {plan.interpreter.sglang_version} at port {plan.port}")
-    state = launch(plan)
+    if running is not None:
+        end(run_path, running)  # what it left when it died
     if parameters.for_job:
-        watch_over(state)  # for when this process is killed
-        atexit.register(stop_group, state, patience_s=0.0)
+        _guards[run_path] = Guard(run_path)  # for when this process is gone
     try:
+        plan = require(parameters)
+        on_progress(f"starting SGLang {plan.interpreter.sglang_version} at port {plan.port}")
+        state = launch(plan)
         wait_ready(state, parameters.start_timeout_s, on_progress)
         on_progress("proving that it captures")
         check_server(state)
+        state = _with_shared_memory(run_path, state)
     except BaseException:
-        stop_group(state)
-        state_path(parameters.run_path).unlink(missing_ok=True)
+        stop(run_path)
         raise
     on_progress("ready: a canary request came back right")
     return state
+
+
+def _with_shared_memory(run_path: Path, state: ServerState) -> ServerState:
+    """Record what would be left in /dev/shm if all of its processes were killed."""
+    names = shared_memory.mapped_by(process.pid for process in members(state))
+    known = state.model_copy(update={"shared_memory": tuple(sorted(names))})
+    write_atomically(state_path(run_path), known.model_dump_json(indent=1).encode())
+    return known
+
+
+def is_guarded(run_path: Path) -> bool:
+    """Whether this process started the run's server for a job."""
+    return run_path in _guards
 
 
 def launch(plan: LaunchPlan) -> ServerState:
@@ -242,15 +261,38 @@ def client_of(state: ServerState) -> ServerClient:
 
 
 def stop(run_path: Path) -> str:
-    """Stop the run's server; returns a sentence on what was done."""
-    state = read_state(run_path)
+    """Stop the run's server, and remove its dumps if they lie where only this run's do.
+
+    Returns:
+        A sentence on what was done.
+    """
+    state, own_dumps = read_state(run_path), dump_path("", run_path)
     if state is None:
+        _dismiss_guard(run_path)
+        with contextlib.suppress(OSError):
+            own_dumps.rmdir()  # made for a server that did not start
         return "this run has no server"
-    count = stop_group(state)
-    state_path(run_path).unlink(missing_ok=True)
+    count = end(run_path, state)
+    if Path(state.dump_dir) == own_dumps:
+        DumpDir(own_dumps).discard()
     if not count:
         return f"the server at {state.url} was not running any more"
     return f"stopped the server at {state.url} ({count} processes)"
+
+
+def end(run_path: Path, state: ServerState) -> int:
+    """Stop a server and forget it; returns how many processes it had. Its dumps stay."""
+    count = stop_group(state)
+    shared_memory.remove(state.shared_memory)
+    state_path(run_path).unlink(missing_ok=True)
+    _dismiss_guard(run_path)
+    return count
+
+
+def _dismiss_guard(run_path: Path) -> None:
+    guard = _guards.pop(run_path, None)
+    if guard is not None:
+        guard.dismiss()
 
 
 @dataclass(frozen=True)

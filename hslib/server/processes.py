@@ -13,6 +13,7 @@ from typing import Protocol
 import psutil
 
 from hslib.errors import ServerError
+from hslib.server import shared_memory
 
 _STOP_TIMEOUT_S = 5.0  # a server that only prefills has nothing to save
 
@@ -39,6 +40,11 @@ def process_mark(pid: int) -> str:
         return ""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}:{fields[19]}"
+
+
+def is_of_this_boot(group: Group) -> bool:
+    """Whether a group was started on this host, and not before it was booted."""
+    return group.process_mark.partition(":")[0] == process_mark(os.getpid()).partition(":")[0]
 
 
 def is_alive(group: Group) -> bool:
@@ -75,13 +81,16 @@ def members(group: Group) -> list[psutil.Process]:
 def stop_group(group: Group, patience_s: float = _STOP_TIMEOUT_S) -> int:
     """End the group: SIGTERM, then SIGKILL; returns how many processes there were.
 
+    Shared memory that was theirs alone is unlinked.
+
     Args:
-        patience_s: seconds between the two. 0 for a notebook's kernel that is about to be killed.
+        patience_s: seconds between the two.
 
     Raises:
         ServerError: some processes survive both.
     """
     found = members(group)
+    shared = shared_memory.mapped_by(process.pid for process in found)
     for process in found:
         _signal(process, signal.SIGTERM)
     _, left = psutil.wait_procs(found, timeout=patience_s)
@@ -92,6 +101,7 @@ def stop_group(group: Group, patience_s: float = _STOP_TIMEOUT_S) -> int:
     survivors = members(group)
     if survivors:
         raise ServerError(f"processes {[p.pid for p in survivors]} of the server do not end")
+    shared_memory.remove(shared)
     return len(found)
 
 

@@ -41,7 +41,9 @@ class Directory:
         return f"samples/{index // 1000:05d}/{index:08d}.safetensors"
 
     def put(self, file: str, parts: Sequence[bytes | memoryview], tag: str, rename: Rename) -> str:
-        write_file(self.path / file, parts, tag, rename)
+        path = self.path / file
+        with explained(StoreError, "a sample's file can't be written", path):
+            write_file(path, parts, tag, rename)
         return ""
 
     def sweep(self, tag: str) -> None:

@@ -13,6 +13,7 @@ live ``ok`` line of a journal names it.
 """
 
 import os
+import shlex
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -91,10 +92,20 @@ class VerifyReport:
     size_bytes: int
     deep: bool
     faults: tuple[Fault, ...]
+    store: str = ""  # its path or URL
 
     @property
     def clean(self) -> bool:
         return not self.faults
+
+    def require_clean(self) -> None:
+        """Raises :class:`StoreError` when a sample is not sound, so that papermill fails."""
+        if self.faults:
+            raise StoreError(
+                f"{len(self.faults)} of {self.checked} stored samples are not sound",
+                indices=[fault.index for fault in self.faults[:20]],
+                fix=f"{_repair(self.store)}, then run the job again: it extracts them anew",
+            )
 
     def sentence(self) -> str:
         """The verdict in words."""
@@ -104,8 +115,8 @@ class VerifyReport:
         first = self.faults[0]
         return (
             f"Verified {how} {self.checked} stored samples: {len(self.faults)} are NOT sound; the "
-            f"first is sample {first.index} ({first.check}: {first.detail}). "
-            "To set them aside: python -m hslib verify STORE --repair; then extract again."
+            f"first is sample {first.index} ({first.check}: {first.detail}). To have them "
+            f"extracted anew, {_repair(self.store)}, and the job again."
         )
 
 
@@ -195,7 +206,7 @@ class Store:
         file = self._open(entry)
         fault = check_content(entry, self.manifest, file)
         if fault is not None:
-            raise _not_sound(entry, f"{fault.check}: {fault.detail}")
+            raise self._not_sound(entry, f"{fault.check}: {fault.detail}")
         return self._sample(entry, file)
 
     def tokens(self, indices: Iterable[int] | None = None) -> Iterator[Tokens]:
@@ -216,9 +227,9 @@ class Store:
         try:
             data = self.storage.read_range(entry.file, end - size, end)
         except FileNotFoundError as error:
-            raise _not_sound(entry, str(error)) from error
+            raise self._not_sound(entry, str(error)) from error
         if len(data) != size:
-            raise _not_sound(entry, "it is cut short")
+            raise self._not_sound(entry, "it is cut short")
         ids = np.frombuffer(data, "<i8", count)
         return Tokens(_as_tensor(ids), _as_tensor(np.frombuffer(data, "u1", offset=8 * count)))
 
@@ -233,7 +244,15 @@ class Store:
         try:
             return self.storage.open(entry.file)
         except (TensorFileError, FileNotFoundError) as error:
-            raise _not_sound(entry, str(error)) from error
+            raise self._not_sound(entry, str(error)) from error
+
+    def _not_sound(self, entry: Entry, why: str) -> StoreError:
+        return StoreError(
+            f"sample {entry.index} is not sound: {why}",
+            index=entry.index,
+            file=entry.file,
+            fix=f"{_repair(str(self.path))}, and extract again",
+        )
 
     def _sample(self, entry: Entry, file: TensorFile) -> StoredSample:
         tensors = {name: _as_tensor(array) for name, array in file.arrays.items()}
@@ -262,7 +281,7 @@ class Store:
         with ThreadPoolExecutor(min(8, (os.cpu_count() or 1) * 2)) as pool:
             faults = tuple(fault for fault in pool.map(check, entries) if fault)
         size = sum(entry.size_bytes for entry in entries)
-        return VerifyReport(len(entries), size, deep, faults)
+        return VerifyReport(len(entries), size, deep, faults, str(self.path))
 
     def repair(self, report: VerifyReport) -> list[int]:
         """Move bad samples' files into ``quarantine/`` and revoke their journal lines.
@@ -285,13 +304,8 @@ class Store:
         return moved
 
 
-def _not_sound(entry: Entry, why: str) -> StoreError:
-    return StoreError(
-        f"sample {entry.index} is not sound: {why}",
-        index=entry.index,
-        file=entry.file,
-        fix="run `python -m hslib verify STORE --repair`, then extract again",
-    )
+def _repair(store: str) -> str:
+    return f"run `python -m hslib verify {shlex.quote(store)} --repair`"
 
 
 def _as_tensor(array: np.ndarray) -> "torch.Tensor":

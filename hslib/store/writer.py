@@ -107,8 +107,8 @@ class StoreWriter:
             states_hash: the running hash over ``states`` that validation made.
 
         Raises:
-            OSError: the file can't be written: the disk is full, read-only or gone.
-            StoreError: the journal can't be, or an object store did not take the file.
+            StoreError: file or journal can't be written (the disk is full, read-only or gone), or
+                an object store did not take the file.
             JobError: the lock on an object store was lost.
         """
         tail = sample.input_ids.astype("<i8").tobytes() + sample.loss_mask.tobytes()

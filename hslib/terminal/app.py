@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from hslib import __version__
+from hslib.terminal.clean import clean
 from hslib.terminal.command import Command
 from hslib.terminal.diagnose import diagnose
 from hslib.terminal.export import export
@@ -17,7 +18,7 @@ from hslib.terminal.run import RunCommand, run
 from hslib.terminal.status import status
 from hslib.terminal.verify import verify
 
-COMMANDS = (run, rows, plan, layers, status, verify, diagnose, report, export)
+COMMANDS = (run, rows, plan, layers, status, clean, verify, diagnose, report, export)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -51,12 +51,12 @@ def states_of(ids: np.ndarray) -> torch.Tensor:
 class FakeServer:
     """``misbehave(rid, ids, attempt)`` is called before a dump is made; it may raise or sleep."""
 
-    def __init__(self, dumps: Path, model: Path) -> None:
+    def __init__(self, dumps: Path, model: Path, port: int = 0) -> None:
         self.dumps, self.model = dumps, model
         self.misbehave: Callable[[str, np.ndarray, int], int | None] = lambda *_: None
         self.states = states_of
         self.requests: list[str] = []
-        self.start()
+        self.start(port)
 
     def start(self, port: int = 0, **plugin: Any) -> None:
         outer = self
@@ -110,7 +110,8 @@ class FakeServer:
         self.http.server_close()
 
     def generate(self, body: dict[str, Any]) -> int | None:
-        for rid, ids in zip(body["rid"], body["input_ids"], strict=True):
+        own = [f"req_{len(self.requests) + n}" for n in range(len(body["input_ids"]))]
+        for rid, ids in zip(body.get("rid", own), body["input_ids"], strict=True):
             self.requests.append(rid)
             status = self.misbehave(rid, np.array(ids, np.int32), self.times_asked(rid))
             if status != 0:

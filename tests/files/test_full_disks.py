@@ -1,6 +1,7 @@
 """Full and read-only file systems: small real tmpfs mounts (root), loudly skipped elsewhere."""
 
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -60,10 +61,13 @@ def wanted(fake: FakeServer, tmp_path: Path, store: Path) -> ExtractionParameter
 def test_a_disk_too_small_for_the_job_is_refused_before_the_first_request(
     fake: FakeServer, tmp_path: Path, mount: Mount
 ) -> None:
+    parameters = wanted(fake, tmp_path, mount("disk", 96) / "store")
     with pytest.raises(JobError, match="the store would grow by") as caught:
-        run(wanted(fake, tmp_path, mount("disk", 64) / "store"))
-    assert "limit =" in caught.value.fix
+        run(parameters)
     assert not [rid for rid in fake.requests if not rid.startswith("hs-999999999-")]
+    proposed = re.search(r"limit = (\d+) rows", caught.value.fix)
+    assert proposed
+    assert run(parameters.model_copy(update={"limit": int(proposed[1])})).is_whole
 
 
 def test_a_disk_that_fills_during_the_job_stops_it_and_loses_nothing(
@@ -79,8 +83,11 @@ def test_a_disk_that_fills_during_the_job_stops_it_and_loses_nothing(
             ballast.write_bytes(b"x" * max(0, free.f_bavail * free.f_frsize - 8192))
 
     fake.misbehave = fill_up
-    with pytest.raises((OSError, StoreError), match="No space left"):
+    with pytest.raises(StoreError, match="No space left") as caught:
         run(parameters)
+    assert caught.value.fields["path"].startswith(str(disk))
+    assert caught.value.fields["file_system"] == f"tmpfs, mounted at {disk}"
+    assert "run again to resume: what was stored before is whole" in caught.value.fix
     stored = len(Store(parameters.store_path))
     assert stored < len(SAMPLES)
     assert Store(parameters.store_path).verify(deep=True).clean

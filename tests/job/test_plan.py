@@ -1,5 +1,6 @@
 """What a job has to do: decisions of values, no files."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -160,10 +161,28 @@ def test_rows_that_are_all_rejected_stop_it_whatever_the_share() -> None:
 def test_a_job_that_cannot_fit_is_refused_with_what_would() -> None:
     found = plan([row(i, num_tokens=1000) for i in range(10)])
     require_room(found, store_free=2_000_000, dump_free=200_000, num_shards=1)
-    with pytest.raises(JobError, match="limit = 4 rows"):
+    with pytest.raises(JobError, match="limit = 3 rows"):
         require_room(found, store_free=500_000, dump_free=200_000, num_shards=1)
     with pytest.raises(JobError, match="longest row"):
         require_room(found, store_free=2_000_000, dump_free=50_000, num_shards=1)
+
+
+@pytest.mark.parametrize("free", [150_000, 500_000, 900_000])
+def test_the_limit_that_is_proposed_is_accepted(free: int) -> None:
+    rows = [row(i, num_tokens=2000 if i % 5 == 2 else 100) for i in range(0, 40, 2)]
+    with pytest.raises(JobError, match="limit = ") as caught:
+        require_room(plan(rows), store_free=free, dump_free=10**6, num_shards=1)
+    found = re.search(r"limit = (\d+) rows", caught.value.fix)
+    assert found
+    fitting = plan([row for row in rows if row.index < int(found[1])])
+    assert fitting.todo
+    require_room(fitting, store_free=free, dump_free=10**6, num_shards=1)
+
+
+def test_a_full_disk_gets_no_limit_of_0_which_would_mean_all() -> None:
+    with pytest.raises(JobError, match=r"0\.00 GB free") as caught:
+        require_room(plan([row(0), row(1)]), store_free=0, dump_free=10**6, num_shards=1)
+    assert caught.value.fix == "free space there, or name another disk"
 
 
 def test_totals_are_counted_from_the_journal() -> None:

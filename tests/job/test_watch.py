@@ -28,14 +28,23 @@ def test_a_view_tells_progress_failures_by_reason_and_disk_left() -> None:
     ]
 
 
-def test_a_job_that_stopped_telling_is_dead_and_not_at_work() -> None:
+def test_a_job_that_writes_nothing_any_more_is_dead_and_not_at_work() -> None:
     assert watch.is_at_work(state(), 1003.0)
     assert not watch.is_dead(state(), 1003.0)
     assert watch.is_dead(state(), 1005.0), "within five seconds"
     assert not watch.is_at_work(state(), 1005.0)
-    assert watch.facts(state(), 1100.0)[0] == ("job", "DEAD (process 7 stopped telling 100 s ago)")
+    left = "run again to resume, 60 rows are left"
+    assert watch.facts(state(), 1100.0)[0] == (
+        "job",
+        f"DEAD (process 7 has written nothing for 100 s): {left}",
+    )
     assert not watch.is_dead(state(state="finished"), 1100.0)
     assert not watch.is_at_work(None, 0.0)
+
+
+def test_an_interrupted_job_says_how_to_go_on_and_how_much_is_left() -> None:
+    found = dict(watch.facts(state(state="interrupted"), now=1100.0))
+    assert found["job"] == "interrupted: run again to resume, 60 rows are left"
 
 
 def test_a_job_tells_what_is_free_where_it_writes(tmp_path: Path) -> None:

@@ -1,94 +1,92 @@
-"""A server that was started for a job ends with whoever started it, and with nobody else."""
+"""What a process works on is cleaned when it is killed, and by nobody while it lives."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
+from make import groups
+from make.progress import progress
+from make.waits import wait_until
 
-from hslib.server.processes import members, process_mark
+from hslib.job.progress import read_progress, write_progress
+from hslib.server import launch
+from hslib.server.processes import members, stop_group
 
-# A parent with a "server" of two processes in a group of its own, as SGLang's children are.
 PARENT = """
-import subprocess, sys, time
-from types import SimpleNamespace
-from hslib.server.guard import watch_over
-from hslib.server.processes import process_mark
-child = subprocess.Popen(["sh", "-c", "sleep 1000 & sleep 1000"], start_new_session=True)
-time.sleep(0.3)
-watch_over(SimpleNamespace(pid=child.pid, process_mark=process_mark(child.pid)))
-print(child.pid, flush=True)
+import sys, time
+from pathlib import Path
+from hslib.server.guard import Guard
+guard = Guard(Path(sys.argv[1]))
+if sys.argv[2] == "dismiss":
+    guard.dismiss()
+print("guarded", flush=True)
 time.sleep(1000)
 """
 
 
-def wait_until(is_so: Callable[[], bool], timeout_s: float = 15.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def start_parent() -> tuple["subprocess.Popen[str]", SimpleNamespace]:
+def start_parent(run_path: Path, what: str = "stay") -> "subprocess.Popen[str]":
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", PARENT, str(run_path), what],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     assert parent.stdout is not None
-    pid = int(parent.stdout.readline())
-    return parent, SimpleNamespace(pid=pid, process_mark=process_mark(pid))
+    assert parent.stdout.readline() == "guarded\n"
+    return parent
 
 
-def guards_of(pid: int) -> list[int]:
+def guards_of(run_path: Path) -> list[int]:
     return [
-        int(path.name)
-        for path in Path("/proc").glob("[0-9]*")
-        if f"guard.main()\0{pid}\0".encode() in read(path / "cmdline")
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if str(run_path) in (process.info["cmdline"] or ()) and PARENT not in process.cmdline()
     ]
 
 
-def read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
-
-
-def test_a_killed_parent_takes_the_whole_group_with_it() -> None:
-    parent, group = start_parent()
-    assert len(members(group)) >= 2
+def test_a_killed_parent_takes_its_run_s_server_with_it(tmp_path: Path) -> None:
+    write_progress(tmp_path, progress())
+    state, parent = groups.start(tmp_path), start_parent(tmp_path)
     parent.kill()
     parent.wait()
-    assert wait_until(lambda: not members(group))
-    assert wait_until(lambda: not guards_of(group.pid))
+    wait_until("the end of the server", lambda: not members(state))
+    wait_until("the end of the guard", lambda: not guards_of(tmp_path))
+    assert launch.read_state(tmp_path) is None
+    ended = read_progress(tmp_path)
+    assert ended is not None
+    assert ended.state == "interrupted"
+    assert "cleaned: stopped the server" in (tmp_path / "extraction.log").read_text()
 
 
-def test_the_guard_is_nobodys_child_and_the_group_stays_while_the_parent_lives() -> None:
-    parent, group = start_parent()
+def test_the_guard_is_nobodys_child_and_the_server_stays_while_the_parent_lives(
+    tmp_path: Path,
+) -> None:
+    state, parent = groups.start(tmp_path), start_parent(tmp_path)
     try:
-        guards = guards_of(group.pid)
-        assert len(guards) == 1
-        assert guards[0] not in [p.pid for p in psutil.Process(parent.pid).children(True)]
-        time.sleep(2.5)  # longer than the guard's look
-        assert len(members(group)) >= 2
+        (guard,) = guards_of(tmp_path)
+        assert guard not in [child.pid for child in psutil.Process(parent.pid).children(True)]
+        os.kill(guard, signal.SIGTERM)  # as Slurm does with all of a step
+        os.kill(guard, signal.SIGINT)
+        time.sleep(0.5)
+        assert guards_of(tmp_path) == [guard]
+        assert len(members(state)) >= 2
     finally:
         os.killpg(parent.pid, signal.SIGKILL)
         parent.wait()
-    assert wait_until(lambda: not members(group))
+    wait_until("the end of the server", lambda: not members(state))
 
 
-def test_a_leader_that_died_by_itself_leaves_no_child_and_no_guard() -> None:
-    parent, group = start_parent()
+def test_a_guard_that_was_dismissed_leaves_everything(tmp_path: Path) -> None:
+    state, parent = groups.start(tmp_path), start_parent(tmp_path, "dismiss")
     try:
-        os.kill(group.pid, signal.SIGKILL)
-        assert wait_until(lambda: not members(group))
-        assert wait_until(lambda: not guards_of(group.pid))
+        wait_until("the end of the guard", lambda: not guards_of(tmp_path))
     finally:
         parent.kill()
         parent.wait()
+    time.sleep(1.0)
+    assert len(members(state)) >= 2
+    stop_group(state)

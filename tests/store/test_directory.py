@@ -1,6 +1,8 @@
 """A store in a directory: what :mod:`test_contract` can't say of every place."""
 
 import os
+import re
+import shlex
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,9 @@ from make.dumps import EXPECTED, write_dump
 from make.rows import random_sample
 from make.stores import manifest, put, store_samples
 
+from hslib.__main__ import main
 from hslib.dataset import Sample
-from hslib.errors import JobError
+from hslib.errors import JobError, StoreError
 from hslib.server.dumps import Dump, DumpDir
 from hslib.server.validate import validate
 from hslib.store import Store, StoreWriter
@@ -40,9 +43,31 @@ def test_a_read_only_store_is_an_error_and_nothing_is_committed(tmp_path: Path) 
     with StoreWriter(tmp_path / "store", manifest()) as writer:
         (tmp_path / "store/samples").write_text("a file where a directory must be")
         dump = dumps.load("d")
-        with pytest.raises(OSError, match="samples"):
+        with pytest.raises(StoreError, match="can't be written: Not a directory") as caught:
             writer.put(sample, *dump.captured(), validate(dump, sample, EXPECTED), 1, 0.0)
+    assert "samples" in caught.value.fields["path"]
     assert len(Store(tmp_path / "store")) == 0
+
+
+def test_the_command_that_an_unsound_store_names_repairs_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "a store"
+    store_samples(place, tmp_path / "dumps", [random_sample(0, 3), random_sample(1, 4)])
+    os.truncate(place / Store(place).entries[1].file, 100)
+    report = Store(place).verify()
+    with pytest.raises(StoreError, match="1 of 2 stored samples are not sound") as caught:
+        report.require_clean()
+    named = re.search(r"`python -m hslib (verify .* --repair)`", report.sentence())
+    assert named
+    assert f"`python -m hslib {named[1]}`" in caught.value.fix
+    with pytest.raises(StoreError, match="sample 1 is not sound") as opened:
+        _ = Store(place)[1]
+    assert named[1] in opened.value.fix
+    assert main(shlex.split(named[1])) == 1, "it was not sound"
+    assert "the next extraction takes them up again" in capsys.readouterr().out
+    Store(place).verify(deep=True).require_clean()
+    assert list(Store(place).entries) == [0]
 
 
 def test_a_file_that_cannot_be_opened_is_not_taken_for_bad(
