@@ -23,7 +23,7 @@ class Run:
     notebook: Path
     parameters: Parameters
     output: Path
-    given: Mapping[str, Any]  # those that differ from the parameters cell
+    given: Mapping[str, Any]  # by name, typed: what papermill injects
 
 
 def find_notebook(name: str) -> Path:

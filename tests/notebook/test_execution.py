@@ -103,8 +103,8 @@ def run_of(tmp_path: Path, verdict: str) -> Run:
 def test_the_verdict_comes_back_and_the_kernel_says_nothing_beside_it(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run = run_of(tmp_path, "print('All is well', config.run_dir)")
-    assert execute(run) == "All is well runs/x"
+    run = run_of(tmp_path, "print(config.run_dir)\nnotebook.verdict('All is well.')")
+    assert execute(run) == "runs/x\nAll is well."
     assert run.output.is_file()
     assert capfd.readouterr() == ("", "")
 
