@@ -51,8 +51,8 @@ def open_servers(
         StoreError: the store's bucket refuses, or can't be reached.
     """
     # before a server is loaded for nothing
-    locks = [run_lock(parameters.run_path), *store_lock(parameters)]
     raise_all([*input_problems(parameters), *endpoints.start_problems(parameters)])
+    locks = [run_lock(parameters.run_path), *store_lock(parameters)]
     opened = opening.open_cluster if parameters.ray_address else endpoints.open_endpoints
     servers = opened(parameters, on_progress)
     servers.locks.extend(locks)

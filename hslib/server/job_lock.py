@@ -16,6 +16,7 @@ from hslib.errors import JobError
 from hslib.files import NO_LOCKS, Lock, explained
 
 _PATIENCE_S = 60.0  # with a process that ends, or that cleans after one
+_GRACE_S = 2.0  # a process that was killed just now looks alive for a moment
 _held: "weakref.WeakValueDictionary[Path, _Held]" = weakref.WeakValueDictionary()
 
 
@@ -64,12 +65,13 @@ class _Held:
 
 
 def _acquire(lock: Lock) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
+    began_at = time.monotonic()
     while True:
         try:
             return lock.acquire()
         except JobError as error:
-            if not _is_ending(error.fields.get("owner", "")) or time.monotonic() > deadline:
+            patience = _PATIENCE_S if _is_ending(error.fields.get("owner", "")) else _GRACE_S
+            if time.monotonic() - began_at > patience:
                 raise
         time.sleep(0.1)
 

@@ -343,6 +343,7 @@ def launch_with_cache(parameters: ServerParameters) -> server.ServerState:
 def launch_without_plugin(parameters: ServerParameters, warm: WarmServers) -> server.ServerState:
     """SGLang answers 200 and dumps nothing."""
     plan = preflight.require(parameters)
+    _ = warm.address  # it has the plugin, and so starts before the next line
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SGLANG_PLUGINS", "none")
         patch.setattr(server, "spawn", warm.spawn)
