@@ -48,9 +48,13 @@ def open_servers(
         StoreError: the store's bucket refuses, or can't be reached.
     """
     check_inputs(parameters)  # before a server is loaded for nothing
-    locks = [run_lock(parameters.run_path), *store_lock(parameters)]
     opened = opening.open_cluster if parameters.ray_address else endpoints.open_endpoints
-    servers = opened(parameters, on_progress)
+    with ExitStack() as held:
+        locks = [run_lock(parameters.run_path), *store_lock(parameters)]
+        for lock in locks:
+            held.enter_context(lock)
+        servers = opened(parameters, on_progress)
+        held.pop_all()
     servers.locks.extend(locks)
     return servers
 
