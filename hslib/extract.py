@@ -52,9 +52,13 @@ def open_servers(
     """
     # before a server is loaded for nothing
     raise_all([*input_problems(parameters), *endpoints.start_problems(parameters)])
-    locks = [run_lock(parameters.run_path), *store_lock(parameters)]
     opened = opening.open_cluster if parameters.ray_address else endpoints.open_endpoints
-    servers = opened(parameters, on_progress)
+    with ExitStack() as held:
+        locks = [run_lock(parameters.run_path), *store_lock(parameters)]
+        for lock in locks:
+            held.enter_context(lock)
+        servers = opened(parameters, on_progress)
+        held.pop_all()
     servers.locks.extend(locks)
     return servers
 

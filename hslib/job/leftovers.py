@@ -7,8 +7,6 @@ import os
 import time
 from pathlib import Path
 
-import psutil
-
 from hslib.errors import JobError, ParameterError
 from hslib.files import Lock
 from hslib.job.progress import close_log, open_log, read_progress, write_progress
@@ -79,7 +77,7 @@ def _clear_dumps(run_path: Path) -> list[str]:
         if _is_mine(Path(root)):
             done += _dumps_sentence(_clear(DumpDir(root), prefix), root)
     own = DumpDir(dump_path("", run_path))
-    if launch.read_state(run_path) is None and _is_mine(own.root) and not _is_served(own):
+    if launch.read_state(run_path) is None and _is_mine(own.root) and not own.is_served():
         done += [*_dumps_sentence(own.discard(), str(own.root)), f"removed {own.root}"]
     return done
 
@@ -96,18 +94,12 @@ def _clear(dumps: DumpDir, prefix: str) -> int:
                 dumps.sweep()
         except JobError:
             return count
-        if not count and not names and not _is_served(dumps):
+        if not count and not names and not dumps.is_served():
             return 0
         count += len(names)
         last_at = time.monotonic() if names else last_at
         time.sleep(0.1)
     return count
-
-
-def _is_served(dumps: DumpDir) -> bool:
-    """Whether the server that wrote ``plugin.json`` may live; it may be none of a job's."""
-    plugin = dumps.plugin()
-    return plugin is not None and psutil.pid_exists(plugin.pid)
 
 
 def _is_mine(path: Path) -> bool:

@@ -203,6 +203,14 @@ class DumpDir:
             return (0, 0)
         return (found.st_ino, found.st_mtime_ns)
 
+    def is_served(self) -> bool:
+        """Whether the server that wrote ``plugin.json`` may live; it may be none of a job's."""
+        plugin = self.plugin()
+        try:
+            return plugin is not None and _lives(plugin.pid)
+        except psutil.NoSuchProcess:
+            return False
+
     def sweep(self) -> None:
         """Remove dumps that a server had not finished when it ended: ``.tmp-{pid}-{name}``."""
         for unfinished in self.root.glob(".tmp-*"):
@@ -233,3 +241,7 @@ class DumpDir:
         if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", name):
             raise DumpError(f"{name!r} is not a dump's name", path=str(self.root))
         return self.root / name
+
+
+def _lives(pid: int) -> bool:
+    return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)

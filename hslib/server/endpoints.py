@@ -108,15 +108,24 @@ def open_endpoints(
         ServerError: one can't be started, reached or trusted, or serves something else.
         StoreError: the object store refuses, or can't be reached; nothing was started then.
     """
-    lock = run_lock(parameters.run_path)
-    probe_write(parameters.store_path)
+    with ExitStack() as held:
+        lock = held.enter_context(run_lock(parameters.run_path))
+        probe_write(parameters.store_path)
+        members = _members(parameters, on_progress)
+        held.pop_all()
+    return Endpoints(members, [lock])
+
+
+def _members(
+    parameters: ExtractionParameters, on_progress: Callable[[str], None]
+) -> tuple[Endpoint, ...]:
     if not parameters.server_urls:
-        return Endpoints((_own(parameters, on_progress),), [lock])
+        return (_own(parameters, on_progress),)
     pairs = zip(parameters.server_urls, parameters.dump_paths, strict=True)
     members = tuple(_named(url, DumpDir(path), parameters) for url, path in pairs)
     for member in members[1:]:
         require_same(members[0].url, members[0].check, member.url, member.check)
-    return Endpoints(members, [lock])
+    return members
 
 
 def run_lock(run_path: Path, role: str = "job") -> JobLock:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pydantic
 
-from hslib.errors import HslibError, ServerError
-from hslib.files import write_atomically
+from hslib.errors import HslibError, JobError, ServerError
+from hslib.files import Lock, write_atomically
 from hslib.parameters import ServerParameters, dump_path, read_api_key
 from hslib.server import check, shared_memory
 from hslib.server.client import ServerClient
@@ -266,15 +266,13 @@ def stop(run_path: Path) -> str:
     Returns:
         A sentence on what was done.
     """
-    state, own_dumps = read_state(run_path), dump_path("", run_path)
+    state = read_state(run_path)
     if state is None:
         _dismiss_guard(run_path)
-        with contextlib.suppress(OSError):
-            own_dumps.rmdir()  # made for a server that did not start
+        _discard_dumps(run_path)  # the folder was made for a server that did not start
         return "this run has no server"
     count = end(run_path, state)
-    if Path(state.dump_dir) == own_dumps:
-        DumpDir(own_dumps).discard()
+    _discard_dumps(run_path)
     if not count:
         return f"the server at {state.url} was not running any more"
     return f"stopped the server at {state.url} ({count} processes)"
@@ -287,6 +285,14 @@ def end(run_path: Path, state: ServerState) -> int:
     state_path(run_path).unlink(missing_ok=True)
     _dismiss_guard(run_path)
     return count
+
+
+def _discard_dumps(run_path: Path) -> None:
+    """Remove the run's own dump directory, unless a job waits there for its server's return."""
+    dumps = DumpDir(dump_path("", run_path))
+    if dumps.root.is_dir() and not dumps.is_served():
+        with contextlib.suppress(JobError), Lock(dumps.root / ".lock", "the dump directory"):
+            dumps.discard()
 
 
 def _dismiss_guard(run_path: Path) -> None:

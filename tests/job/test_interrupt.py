@@ -26,3 +26,29 @@ def test_a_shells_background_job_goes_on_ignoring_them() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         assert interrupts.count == 0
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_a_sigterm_is_an_interrupt_first_and_does_what_it_would_have_done_at_the_end() -> None:
+    before = signal.signal(signal.SIGTERM, lambda *_: heeded.append(True))
+    heeded: list[bool] = []
+    try:
+        with Interrupts() as interrupts:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert (interrupts.count, interrupts.is_urgent, heeded) == (1, False, [])
+        assert heeded == [True]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_what_is_in_flight_is_given_back_when_a_sigterm_can_wait_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with Interrupts() as interrupts:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert not interrupts.is_urgent
+            monkeypatch.setattr("hslib.job.interrupt._FINISH_S", 0.0)
+            assert interrupts.is_urgent
+    finally:
+        signal.signal(signal.SIGTERM, before)

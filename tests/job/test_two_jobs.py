@@ -83,8 +83,10 @@ def test_a_run_is_free_once_its_job_is_gone(
     first: "subprocess.Popen[str]", parameters: ExtractionParameters
 ) -> None:
     first.kill()  # it may still be ending: that is waited for
-    with pytest.raises(AssertionError, match="a server was started"):
+    with pytest.raises(AssertionError, match="a server was started") as caught:
         extract.open_servers(parameters)
+    assert not is_refused(parameters.run_path), "servers that did not open hold nothing"
+    assert caught.tb is not None  # as a notebook keeps it
 
 
 def test_a_notebook_may_open_its_servers_twice_and_a_closed_run_is_free(tmp_path: Path) -> None:

@@ -185,8 +185,8 @@ def test_memory_does_not_grow_with_the_rows(
     wanted = parameters_for(
         llama_server, model_of("llama"), tmp_path, 2800, concurrency=16, samples_per_request=8
     )
-    fleet = open_endpoints(wanted)
     warm = wanted.model_copy(update={"limit": 1400, "run_dir": str(tmp_path / "warm")})
+    fleet = open_endpoints(warm)
     extract.run(extract.prepare(warm, fleet), fleet)
     job = start_job(wanted)
     wait_until("the first tenth", lambda: stored(wanted.run_path) > 400)

@@ -462,10 +462,11 @@ def test_status_tells_how_the_server_stands(llama_server: server.ServerState) ->
     assert facts["boundaries"] == "1, 3, 5"
 
 
-def test_a_server_that_is_not_there_is_said_at_once() -> None:
+def test_a_server_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
     started = time.monotonic()
+    named = ExtractionParameters(run_dir=str(tmp_path), server_url="http://127.0.0.1:9")
     with pytest.raises(ServerError, match="no server answers"):
-        open_endpoints(ExtractionParameters(server_url="http://127.0.0.1:9"))
+        open_endpoints(named)
     assert time.monotonic() - started < 10
 
 
