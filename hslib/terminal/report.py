@@ -20,4 +20,5 @@ def report(
     reports = write_reports(path)
     for written in reports:
         print(f"{written.path}: {written.state}")
+    print(f"the run's page: {(path if path.is_dir() else path.parent) / 'index.html'}")
     return int(not all(written.is_good for written in reports))

@@ -290,6 +290,7 @@ def test_an_index_links_all_reports_of_a_run_with_state_and_verdict(
     assert capsys.readouterr().out.splitlines() == [
         f"{tmp_path}/a.html: ok",
         f"{tmp_path}/b.html: failed",
+        f"the run's page: {tmp_path}/index.html",
     ]
     cards = page_of(tmp_path / "index.html").select("article")
     found = [[p.get_text().split(" · ")[0] for p in card.find_all("p")] for card in cards]
