@@ -33,7 +33,7 @@ def measure(way: str, job: Interrupted, times: int, start_s: float) -> dict[str,
     return {
         "way": way,
         "interrupts": times,
-        "while extracting": sum(words.startswith("interrupted") for words in begun),
+        "and status says so": sum(words.startswith("interrupted") for words in begun),
         "rows": job.num_rows,
         "all over after s": statistics.median(job.over_s),
         "at most": max(job.over_s),

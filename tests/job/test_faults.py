@@ -575,7 +575,7 @@ def test_a_full_disk_stops_the_job_and_what_was_committed_stays(
 
     with monkeypatch.context() as patch:
         patch.setattr("hslib.files.write.os.pwrite", full)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(StoreError, match="a sample's file can't be written: No space left"):
             run(parameters())
     store = Store(parameters().store_path)
     assert len(store) == 5
