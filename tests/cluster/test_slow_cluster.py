@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 import ray
+import tenacity
 from fakes.replica import ok_lines, when_stored
 from ray.cluster_utils import Cluster as RayCluster
 from real.warm import WarmServers
@@ -31,14 +32,25 @@ ROWS = 128
 NODE = {"num_cpus": 1, "object_store_memory": 100 << 20, "include_dashboard": False}
 
 
+@tenacity.retry(stop=tenacity.stop_after_attempt(3), reraise=True)
+def _started() -> RayCluster:
+    """Two nodes; on a busy machine Ray's agents may be late, and then a node ends itself."""
+    found = RayCluster(initialize_head=True, head_node_args=NODE)
+    try:
+        found.add_node(num_cpus=1, object_store_memory=100 << 20)
+    except BaseException:
+        found.shutdown()
+        raise
+    return found
+
+
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[RayCluster]:
     patch = pytest.MonkeyPatch()
     path = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     patch.setenv("PYTHONPATH", os.pathsep.join(path))
     patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    found = RayCluster(initialize_head=True, head_node_args=NODE)
-    found.add_node(num_cpus=1, object_store_memory=100 << 20)
+    found = _started()
     yield found
     ray.shutdown()
     found.shutdown()
