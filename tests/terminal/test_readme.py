@@ -59,7 +59,7 @@ def test_the_first_command_extracts_the_demo_and_its_report_is_found(
     tmp_path: Path, warm: WarmServers
 ) -> None:
     checkout(tmp_path)
-    block = block_with("pip install", "hslib run").replace(
+    block = block_with("pip install -r", "hslib run").replace(
         "pip install -r requirements.txt && ", ""
     )
     said = shell(block, tmp_path, warm.for_kernels())
