@@ -25,7 +25,7 @@ def test_an_interrupt_leaves_nothing_behind_and_the_job_resumes(
     way: str, warm: WarmServers, model_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
     variables = {"HS_STARTUP": warm_at(warm.address), **warm.for_kernels()}
-    job = Interrupted(tmp_path, model_of("llama"), variables, num_rows=1500)
+    job = Interrupted(tmp_path, model_of("llama"), variables, num_rows=300)
     said = job.interrupt(way, 0.4, of_extraction=True)
     left = job.num_rows - len(job.committed)
     assert said == f"interrupted: run again to resume, {left:,} rows are left"
