@@ -5,7 +5,8 @@ from hslib.dataset.files import is_table, sniff
 from hslib.dataset.mask import is_inverted
 from hslib.dataset.row_check import check_row
 from hslib.dataset.sample import Limits, Rejection, RowInfo, Sample, Survey, count_reasons
-from hslib.dataset.sources import absolute_source, read_rows
+from hslib.dataset.source_name import absolute_source
+from hslib.dataset.sources import read_rows
 
 __all__ = [
     "absolute_source",

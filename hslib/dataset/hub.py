@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from hslib.errors import DatasetError
 
-HUB = "hf:"
 _NAME = r"[A-Za-z0-9][\w.-]*"
 _SOURCE = re.compile(
     rf"hf:(?P<name>{_NAME}(/{_NAME})?)((:(?P<config>{_NAME}))?:(?P<split>{_NAME}))?"

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from hslib.dataset.files import is_table, read_file, sniff
-from hslib.dataset.hub import HUB, local_snapshot, read_hub_source, split_files
+from hslib.dataset.hub import local_snapshot, read_hub_source, split_files
 from hslib.dataset.sample import Fault, Rejection
+from hslib.dataset.source_name import HUB, absolute_source
 from hslib.errors import DatasetError
 
 _FIX = "give a JSONL (.gz, .zst) or Parquet file, a folder or glob of such, a datasets folder, or "
@@ -70,13 +71,6 @@ def rows_of(
             else:
                 yield place, row
             index += 1
-
-
-def absolute_source(source: str | Path) -> str:
-    """The same source from any directory; ``~`` is read as in a shell."""
-    text = str(source)
-    is_path = "://" not in text and not text.startswith(HUB)
-    return str(Path(text).expanduser().absolute()) if is_path else text
 
 
 def find_files(source: str | Path) -> tuple[Path, ...]:
