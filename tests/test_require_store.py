@@ -28,7 +28,7 @@ def test_another_runs_missing_store_is_an_error_and_not_made(
     values: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving, "open_endpoints", lambda *_: pytest.fail("a server was started"))
-    with pytest.raises(StoreError, match=r"no manifest\.json"):
+    with pytest.raises(StoreError, match="the store is missing"):
         require_store(StatisticsParameters.from_values(values))
 
 

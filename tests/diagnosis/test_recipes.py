@@ -65,7 +65,7 @@ def test_the_way_that_ids_were_made_is_found(tmp_path: Path, vocabulary: Vocabul
     compared = compare(write(tmp_path / "rows.jsonl", rows))
     words = "\n".join(diagnosis.token_sentences(compared))
     assert "TOKENS DIFFER in 12 of 12 rows from local plain." in words
-    assert "The stored ids are exactly what local +generation prompt makes" in words
+    assert "The stored ids of all rows are those of local +generation prompt." in words
     assert "Cure: tokenize the dataset again" in words
 
 

@@ -223,9 +223,9 @@ def test_rows_that_no_job_would_send_are_left_out_and_named(
         ([*CASE, "--tokens", "100", "--model", "somewhere"], "said twice"),
         ([*CASE, "--tokens", "100", "--longest", "200"], "do not make 100 tokens"),
         ([*CASE[:4], "--layers", "3,62", "--tokens", "100"], "outside 1..61"),
-        (["--model", "nowhere", "--tokens", "100"], "no config.json"),
+        (["--model", "nowhere", "--tokens", "100"], "nowhere is missing"),
         ([*CASE, "--dataset", "nowhere.jsonl"], "there is no dataset at /"),
-        ([*CASE, "--tokens", "100", "--concurrency", "0"], "parameter 'concurrency'"),
+        ([*CASE, "--tokens", "100", "--concurrency", "0"], "--concurrency is 0"),
     ],
 )
 def test_what_can_not_be_planned_says_why(

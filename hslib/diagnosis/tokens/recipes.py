@@ -168,7 +168,7 @@ def token_sentences(compared: Sequence[Compared]) -> list[str]:
     exact = [c for c in compared if c.expected.name == STORED and c.comparisons]
     exact = [c for c in exact if not c.differing and len(c.comparisons) >= total]
     if exact:
-        lines.append(f"{exact[0].got.name} makes exactly the stored ids of all rows.")
+        lines.append(f"The stored ids of all rows are those of {exact[0].got.name}.")
     return [*lines, *(_cause_words(code, rows) for code, rows in main.by_cause.items()), *left_out]
 
 
