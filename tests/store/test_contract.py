@@ -110,7 +110,7 @@ def test_asking_for_a_layer_that_is_not_stored_names_those_that_are(
 
 
 def test_opening_what_is_no_store_says_so(place: str) -> None:
-    with pytest.raises(StoreError, match="no manifest|the store is missing"):
+    with pytest.raises(StoreError, match=r"no manifest|the store is missing"):
         Store(place)
 
 
