@@ -199,7 +199,7 @@ class Cluster:
         if self._is_ours:
             ray.shutdown()
         for lock in self.locks:
-            lock.release()
+            lock.end()
         return f"The {len(closing)} servers that were started for this job are stopped."
 
 

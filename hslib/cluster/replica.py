@@ -74,7 +74,8 @@ class Replica:
             HslibError: it can't be started or trusted.
         """
         launch.stop(self._parameters.run_path)  # of one that was here before and was killed
-        self._endpoints = open_endpoints(self._parameters)
+        # the lock of a host that died is another's for a while on a network file system
+        self._endpoints = _patient(open_endpoints)(self._parameters)
         return ReplicaFacts(
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -135,12 +136,15 @@ def _is_locked(error: BaseException) -> bool:
     return isinstance(error, JobError) and "owner" in error.fields
 
 
-@tenacity.retry(
+_patient = tenacity.retry(
     stop=tenacity.stop_after_delay(_LOCK_WAIT_S),
     wait=tenacity.wait_fixed(0.5),
     retry=tenacity.retry_if_exception(_is_locked),
     reraise=True,
 )
+
+
+@_patient
 def _open_writer(parameters: ExtractionParameters, manifest: Manifest, shard: Shard) -> StoreWriter:
     """The shard's journal, once the process of an earlier try at it is gone."""
     return StoreWriter(

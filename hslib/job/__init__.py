@@ -17,7 +17,7 @@ from hslib.job.progress import (
 )
 from hslib.job.record import RunRecord, read_record, record_run
 from hslib.job.tasks import Tasks
-from hslib.job.watch import find_runs, is_at_work
+from hslib.job.watch import find_runs, is_at_work, missing_shards
 
 __all__ = [
     "at_work",
@@ -29,6 +29,7 @@ __all__ = [
     "Interrupts",
     "is_at_work",
     "Job",
+    "missing_shards",
     "open_log",
     "prepare",
     "Progress",

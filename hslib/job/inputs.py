@@ -1,5 +1,6 @@
 """What can be known of a job's rows before a server is started, within seconds."""
 
+import dataclasses
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -49,6 +50,9 @@ def input_problems(parameters: ExtractionParameters) -> list[HslibError]:
     store = found.of(_check_store, parameters)
     if model and layers is not None and survey and survey.num_rows <= _ROWS:
         states = len(layers) + parameters.store_final
+        longest = parameters.max_tokens or parameters.context_length or model.context_length
+        rows = [row for row in survey.rows if row.num_tokens <= longest]  # others are rejected
+        survey = dataclasses.replace(survey, rows=rows)
         found.of(_check_room, parameters, state_bytes(states, model.hidden_size), survey, store)
     return found.problems
 

@@ -7,12 +7,15 @@ import os
 import time
 from pathlib import Path
 
+import psutil
+
 from hslib.errors import JobError, ParameterError
 from hslib.files import Lock
 from hslib.job.progress import close_log, open_log, read_progress, write_progress
 from hslib.job.watch import unfinished_rows
 from hslib.parameters import dump_path
 from hslib.server import DumpDir, launch, run_lock
+from hslib.server.guard import end_guarded
 from hslib.server.processes import is_of_this_boot, members
 
 _LATE_S = 10.0  # how long a server that goes on may still dump what the killed job had asked for
@@ -29,17 +32,24 @@ def clean(run_path: Path) -> list[str]:
         ParameterError: there is no such run.
         JobError: a job is at work there.
     """
+    if count := end_guarded():
+        return [f"stopped the server that was guarded ({count} processes)", *_clean(run_path)]
+    return _clean(run_path)
+
+
+def _clean(run_path: Path) -> list[str]:
     if not run_path.is_dir():
         raise ParameterError("there is no such run", path=str(run_path))
     with run_lock(run_path, role="clean"):
-        done = [*_end_job(run_path), *_end_server(run_path), *_clear_dumps(run_path)]
+        was_running = (state := read_progress(run_path)) is not None and state.state == "running"
+        done = [*_end_server(run_path), *_clear_dumps(run_path, was_running), *_end_job(run_path)]
         if done:
             log = open_log(run_path / "extraction.log")
             for sentence in done:
                 log.warning("cleaned: %s", sentence)
             close_log(log)
     for replica in sorted(run_path.glob("replicas/*")):
-        done += clean(replica)
+        done += _clean(replica)
     return done
 
 
@@ -59,7 +69,7 @@ def _end_server(run_path: Path) -> list[str]:
     state = launch.read_state(run_path)
     if state is None or not state.for_job or not is_of_this_boot(state):
         return []
-    if any(process.uids().real != os.getuid() for process in members(state)):
+    if any(_user(process) != os.getuid() for process in members(state)):
         return []
     dumps = DumpDir(state.dump_dir)
     count = len(dumps.names()) if _is_mine(dumps.root) else 0
@@ -69,11 +79,19 @@ def _end_server(run_path: Path) -> list[str]:
     return [*done, *_dumps_sentence(count, state.dump_dir)]
 
 
-def _clear_dumps(run_path: Path) -> list[str]:
+def _user(process: psutil.Process) -> int:
+    """Whose process it is; this user's if it has just ended."""
+    try:
+        return int(process.uids().real)
+    except psutil.NoSuchProcess:
+        return os.getuid()
+
+
+def _clear_dumps(run_path: Path, was_running: bool) -> list[str]:
     """Remove the dumps of a job whose server goes on, and the folder of one that is gone."""
     state = read_progress(run_path)
     done = []
-    for root, prefix in (state.dump_dirs if state else {}).items():
+    for root, prefix in (state.dump_dirs if state and was_running else {}).items():
         if _is_mine(Path(root)):
             done += _dumps_sentence(_clear(DumpDir(root), prefix), root)
     own = DumpDir(dump_path("", run_path))

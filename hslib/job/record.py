@@ -31,6 +31,14 @@ class RunRecord(pydantic.BaseModel):
     hardware: str
     versions: dict[str, str]
 
+    @property
+    def num_shards(self) -> int:
+        return int(self.parameters.get("num_shards", 1))
+
+    @property
+    def shard_index(self) -> int:
+        return int(self.parameters.get("shard_index", 0))
+
 
 def record_run(parameters: ExtractionParameters, manifest: Manifest, plugin: PluginInfo) -> None:
     """Write ``run.json``; a run that goes on replaces it."""
@@ -82,7 +90,9 @@ def _hardware(device: str, settings: dict[str, Any], replicas: int) -> str:
     """The server's devices, in words; of a CPU the cores and memory of the job's host."""
     import psutil
 
-    if device and device != "cpu":
+    if not device:
+        return "not recorded by this server's plugin"
+    if device != "cpu":
         ranks = settings.get("tp_size", 1) * settings.get("dp_size", 1) * replicas
         return f"{ranks} x {device}"
     cores = len(os.sched_getaffinity(0))

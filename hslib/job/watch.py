@@ -3,23 +3,44 @@
 A job renews that file twice a second.
 """
 
-import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hslib.job.progress import ProgressState, ReplicaState, log_line, time_words
+from hslib.job.record import read_record
 
 STALE_S = 4.0  # a dead job is called dead within five seconds
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """The folder itself if a job ran there, else the runs in it: a Slurm array's shards, in the
-    order of their numbers."""
-    if (folder / "progress.json").is_file():
-        return [folder]
-    return sorted(
-        (path.parent for path in folder.glob("*/progress.json")),
-        key=lambda run: [int(t) if t.isdigit() else t for t in re.split(r"(\d+)", run.name)],
-    )
+    """The runs of one job's shards below the folder, by number; else the folder if a job ran there.
+
+    Runs of several jobs side by side are not one: those of the job that was told of last are.
+    """
+    shards: dict[tuple[str, int], list[Path]] = {}
+    for path in folder.glob("*/progress.json"):
+        record = read_record(path.parent)
+        if record is not None and record.num_shards > 1:
+            shards.setdefault((record.store, record.num_shards), []).append(path.parent)
+    if shards:
+        return sorted(max(shards.values(), key=_told_at), key=_shard_of)
+    return [folder] if (folder / "progress.json").is_file() else []
+
+
+def missing_shards(runs: Sequence[Path]) -> int:
+    """How many of a job's shards have not begun, or ended before their first row."""
+    records = [record for run in runs if (record := read_record(run)) is not None]
+    found = {record.shard_index for record in records}
+    return records[0].num_shards - len(found) if records else 0
+
+
+def _told_at(runs: Iterable[Path]) -> float:
+    return max((run / "progress.json").stat().st_mtime for run in runs)
+
+
+def _shard_of(run: Path) -> int:
+    record = read_record(run)
+    return record.shard_index if record else 0
 
 
 def is_at_work(state: ProgressState | None, now: float) -> bool:

@@ -35,7 +35,7 @@ def find_notebook(name: str) -> Path:
     if name.endswith(".ipynb"):
         if not Path(name).is_file():
             raise ParameterError("the notebook is missing", path=name, fix="check the path")
-        return Path(name)
+        return Path(name).absolute()
     known = {path.stem: path for folder in _folders() for path in _numbered(folder)}
     found = [path for stem, path in known.items() if name in (stem, stem.split("_")[0])]
     if found:
@@ -54,7 +54,7 @@ def find_notebook(name: str) -> Path:
 
 def _folders() -> list[Path]:
     """Where the kit's notebooks may lie; the checkout that this code is of counts most."""
-    return [Path(), Path("notebooks"), Path(hslib.__file__).parents[1] / "notebooks"]
+    return [Path.cwd(), Path("notebooks").absolute(), Path(hslib.__file__).parents[1] / "notebooks"]
 
 
 def _numbered(folder: Path) -> list[Path]:

@@ -7,6 +7,7 @@ Where a tracker keeps its runs is its own affair: ``MLFLOW_TRACKING_URI``, ``WAN
 
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,19 +16,27 @@ from hslib.files import write_atomically
 
 
 def log_metrics(tracker: str, run_path: Path, numbers: Mapping[str, Any]) -> None:
-    """Log what are numbers among ``numbers``, nested names joined by dots.
+    """Log what are numbers among ``numbers``, nested names joined by dots, lists by positions.
+
+    What the tracker refuses is a warning: ``metrics.json`` has the numbers.
 
     Args:
         tracker: "mlflow" or "wandb"; "" does nothing.
     """
-    if tracker:
+    if not tracker:
+        return
+    try:
         _TRACKERS[tracker](run_path, flat_numbers(numbers))
+    except Exception as error:  # of its server, login or network: no reason to end a finished job
+        warnings.warn(f"{tracker} has not taken the metrics: {error}", stacklevel=2)
 
 
 def flat_numbers(numbers: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """Finite numbers by name: ``{"witness": {"final": 0.1}}`` becomes ``witness.final``. Pure."""
     found: dict[str, float] = {}
     for name, value in numbers.items():
+        if isinstance(value, list | tuple):
+            value = {str(position): one for position, one in enumerate(value, start=1)}
         if isinstance(value, Mapping):
             found |= flat_numbers(value, f"{prefix}{name}.")
         elif isinstance(value, int | float) and math.isfinite(value):

@@ -92,10 +92,11 @@ class Endpoints:
 
     def close(self) -> str:
         """Stop what was started for this job, and give the run free; says what was done."""
-        done = " ".join(dict.fromkeys(member.close() for member in self.members))
-        for lock in self.locks:
-            lock.release()
-        return done
+        try:
+            return " ".join(dict.fromkeys(member.close() for member in self.members))
+        finally:
+            for lock in self.locks:
+                lock.end()
 
 
 def open_endpoints(
@@ -168,10 +169,7 @@ def _named(url: str, dumps: DumpDir, parameters: ExtractionParameters) -> Endpoi
 
 def _own(parameters: ExtractionParameters, on_progress: Callable[[str], None]) -> Endpoint:
     """The run's server, or one that is started for the job."""
-    state = launch.read_state(parameters.run_path)
-    if state is not None and state.for_job and not launch.is_guarded(parameters.run_path):
-        launch.stop(parameters.run_path)  # of a job that was killed, and whose guard is at it
-        state = None
+    state = launch.usable_state(parameters.run_path)
     is_new = state is None or not is_alive(state)
     if state is None or is_new:
         state = launch.start(_for_job(parameters), on_progress)
@@ -227,7 +225,8 @@ class RunServer:
 
     def stop(self) -> None:
         """Stop it, and remove a dump directory that was made for it alone."""
-        launch.stop(self._parameters.run_path)
+        launch.end(self._parameters.run_path, self._state)
+        launch.discard_dumps(self._parameters.run_path)
 
 
 def _for_job(parameters: ExtractionParameters) -> ServerParameters:

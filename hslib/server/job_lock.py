@@ -34,6 +34,8 @@ class JobLock:
 
     def __init__(self, path: Path, what: str, role: str = "job") -> None:
         held = _held.get(path)
+        if held is not None and not held.is_there():
+            held = None  # its file was removed, and keeps nobody out
         if held is not None and role == "clean":
             raise JobError(f"{what} is in use by this process", fix="close its servers first")
         if held is None:
@@ -42,6 +44,12 @@ class JobLock:
 
     def release(self) -> None:
         self._held = None
+
+    def end(self) -> None:
+        """Release it for all that refer to it in this process, such as an error's traceback."""
+        if self._held is not None:
+            self._held.end()
+            self._held = None
 
     def __enter__(self) -> "JobLock":
         return self
@@ -52,6 +60,7 @@ class JobLock:
 
 class _Held:
     def __init__(self, path: Path, what: str, role: str) -> None:
+        self._path = path
         with explained(JobError, f"the directory of {what} can't be made", path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
         lock = Lock(path, what, role=role)
@@ -61,7 +70,21 @@ class _Held:
             # a run may lie where there are no locks; what it writes to has locks of its own
             if role == "clean" or error.fields.get("errno") not in NO_LOCKS:
                 raise
-        weakref.finalize(self, lock.release)
+        self._inode = _inode(path)
+        self._release = weakref.finalize(self, lock.release)
+
+    def is_there(self) -> bool:
+        return self._release.alive and _inode(self._path) == self._inode
+
+    def end(self) -> None:
+        self._release()
+
+
+def _inode(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return -1
 
 
 def _acquire(lock: Lock) -> None:
@@ -70,6 +93,8 @@ def _acquire(lock: Lock) -> None:
         try:
             return lock.acquire()
         except JobError as error:
+            if "owner" not in error.fields:  # it can't be locked
+                raise
             patience = _PATIENCE_S if _is_ending(error.fields.get("owner", "")) else _GRACE_S
             if time.monotonic() - began_at > patience:
                 raise

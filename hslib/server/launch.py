@@ -83,11 +83,14 @@ def start(
     if running is not None:
         end(run_path, running)  # what it left when it died
     if parameters.for_job:
-        _guards[run_path] = Guard(run_path)  # for when this process is gone
+        # for when this process is gone; one that was here before ends what it guarded
+        _guards[run_path] = Guard(run_path)
     try:
         plan = require(parameters)
         on_progress(f"starting SGLang {plan.interpreter.sglang_version} at port {plan.port}")
         state = launch(plan)
+        if parameters.for_job:
+            _guards[run_path].watch_over(state)
         wait_ready(state, parameters.start_timeout_s, on_progress)
         on_progress("proving that it captures")
         check_server(state)
@@ -110,6 +113,15 @@ def _with_shared_memory(run_path: Path, state: ServerState) -> ServerState:
 def is_guarded(run_path: Path) -> bool:
     """Whether this process started the run's server for a job."""
     return run_path in _guards
+
+
+def usable_state(run_path: Path) -> ServerState | None:
+    """The run's server; one of a job that was killed, whose guard is at it, is stopped instead."""
+    state = read_state(run_path)
+    if state is not None and state.for_job and not is_guarded(run_path):
+        stop(run_path)
+        return None
+    return state
 
 
 def launch(plan: LaunchPlan) -> ServerState:
@@ -269,10 +281,10 @@ def stop(run_path: Path) -> str:
     state = read_state(run_path)
     if state is None:
         _dismiss_guard(run_path)
-        _discard_dumps(run_path)  # the folder was made for a server that did not start
+        discard_dumps(run_path)  # the folder was made for a server that did not start
         return "this run has no server"
     count = end(run_path, state)
-    _discard_dumps(run_path)
+    discard_dumps(run_path)
     if not count:
         return f"the server at {state.url} was not running any more"
     return f"stopped the server at {state.url} ({count} processes)"
@@ -282,12 +294,16 @@ def end(run_path: Path, state: ServerState) -> int:
     """Stop a server and forget it; returns how many processes it had. Its dumps stay."""
     count = stop_group(state)
     shared_memory.remove(state.shared_memory)
-    state_path(run_path).unlink(missing_ok=True)
-    _dismiss_guard(run_path)
+    now = read_state(run_path)
+    if now is not None and now.process_mark == state.process_mark:  # and not a later one's
+        state_path(run_path).unlink(missing_ok=True)
+    guard = _guards.get(run_path)
+    if guard is not None and guard.server in ("", state.process_mark):
+        _dismiss_guard(run_path)
     return count
 
 
-def _discard_dumps(run_path: Path) -> None:
+def discard_dumps(run_path: Path) -> None:
     """Remove the run's own dump directory, unless a job waits there for its server's return."""
     dumps = DumpDir(dump_path("", run_path))
     if dumps.root.is_dir() and not dumps.is_served():

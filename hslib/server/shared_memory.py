@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 
 _ROOT = Path("/dev/shm")
+# of SGLang, Python's multiprocessing, NCCL and torch: never a file that a user has put there
+_NAMES = ("sglang_", "sgl_", "sem.mp-", "psm_", "nccl-", "torch_", "wnsm_")
 
 
 def mapped_by(pids: Iterable[int]) -> set[str]:
@@ -22,13 +24,14 @@ def mapped_by(pids: Iterable[int]) -> set[str]:
     for pid in pids:
         with contextlib.suppress(OSError):  # it has ended, or is another user's
             for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
-                if str(_ROOT) in line:
-                    inodes.add(int(line.split(maxsplit=5)[4]))
+                fields = line.split(maxsplit=5)
+                if len(fields) > 5 and fields[5].startswith(f"{_ROOT}/"):
+                    inodes.add(int(fields[4]))
             inodes.update(_open_files(pid))
     if not inodes:
         return set()
     files = (entry for entry in os.scandir(_ROOT) if entry.is_file(follow_symlinks=False))
-    return {entry.name for entry in files if entry.inode() in inodes}
+    return {e.name for e in files if e.inode() in inodes and e.name.startswith(_NAMES)}
 
 
 def _open_files(pid: int) -> Iterator[int]:
@@ -40,7 +43,7 @@ def _open_files(pid: int) -> Iterator[int]:
 
 def remove(names: Iterable[str]) -> list[str]:
     """Unlink those that are files of this user and that no live process has; returns them."""
-    mine = {name for name in names if _is_mine(_ROOT / name)}
+    mine = {name for name in names if name.startswith(_NAMES) and _is_mine(_ROOT / name)}
     if not mine:
         return []
     removed = sorted(mine - mapped_by(psutil.pids()))

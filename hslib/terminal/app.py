@@ -58,7 +58,8 @@ def _kit(
 ) -> None:
     """The commands that a terminal needs beside the notebooks.
 
-    Exit code 0: all is well; 1: it is not, or the command failed; 2: the command line is wrong.
+    Exit code 0: all is well (run: no cell failed); 1: it is not, or the command failed; 2: the
+    command line is wrong.
     """
 
 

@@ -21,4 +21,7 @@ def report(
     for written in reports:
         print(f"{written.path}: {written.state}")
     print(f"the run's page: {(path if path.is_dir() else path.parent) / 'index.html'}")
-    return int(not all(written.is_good for written in reports))
+    from hslib.job import find_runs, missing_shards
+
+    missing = missing_shards(find_runs(path)) if path.is_dir() else 0
+    return int(missing > 0 or not all(written.is_good for written in reports))

@@ -95,7 +95,10 @@ def rows(
     if not rows_of.is_good(made, max_rejected_share):
         return 1
     folder = Path(out_path).parent
-    next_run = folder if folder.name else Path("runs", Path(out_path).stem.split(".")[0])
+    name = Path(out_path).name.split(".")[0]
+    next_run = folder if folder.name else Path("runs", name)
+    if (next_run / "progress.json").exists():  # other rows' job
+        next_run /= name
     print(
         f"next: python -m hslib run 03 -p run_dir {shlex.quote(str(next_run))} "
         f"-p dataset_path {shlex.quote(out_path)} "

@@ -75,11 +75,13 @@ def run(
     130: interrupted.
     """
     from hslib.notebook import execution
+    from hslib.notebook.parameters import leave_notebooks_folder
 
+    out = out and out.absolute()
+    found = execution.find_notebook(notebook)
+    leave_notebooks_folder()  # as the kernel does
     values = {name: value for given in yaml_parameters for name, value in given.items()}
-    planned = execution.plan_run(
-        execution.find_notebook(notebook), {**values, **dict(parameters)}, out
-    )
+    planned = execution.plan_run(found, {**values, **dict(parameters)}, out)
     print(f"{_shown(planned.notebook)} -> {_shown(planned.output)}", flush=True)
     if planned.notebook.stem.startswith("03"):
         run_dir = shlex.quote(_shown(planned.parameters.run_path))

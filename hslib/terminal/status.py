@@ -70,7 +70,7 @@ def _has_ended(run_path: Path) -> bool:
 
 def _show(run_path: Path) -> int:
     """Print how a run stands, or each shard's; the exit code."""
-    from hslib.job import find_runs
+    from hslib.job import find_runs, missing_shards
 
     runs = find_runs(run_path)
     if len(runs) <= 1:
@@ -79,7 +79,9 @@ def _show(run_path: Path) -> int:
     for run in runs:
         print(f"--- {run.name}")
         codes.append(_show_run(run))
-    return max(codes)
+    if missing := missing_shards(runs):
+        print(f"--- {missing} more shards have not begun, or ended before their first row")
+    return max(*codes, int(missing > 0))
 
 
 def _show_run(run_path: Path) -> int:

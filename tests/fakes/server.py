@@ -96,6 +96,7 @@ class FakeServer:
             "hidden_size": 64,
             "vocab_size": 512,
             "dtype": "bfloat16",
+            "device": "cpu",
             "boundaries": list(BOUNDARIES),
             **proven(BOUNDARIES),
         }

@@ -129,4 +129,6 @@ def test_layers_that_the_model_has_not_are_seen(job: Job) -> None:
 def test_a_store_that_its_disk_cant_take_is_seen(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hslib.store.directory.Directory.free_bytes", lambda _self: 5000)
     assert "the store would grow by" in said(job(*[GOOD] * 9))
+    too_long = {"input_ids": [4] * 5000}  # rejected later, and takes no room
+    require_none(job(GOOD, too_long, max_rejected_share=0.5))
     require_none(job(GOOD))

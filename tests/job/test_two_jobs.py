@@ -1,5 +1,6 @@
 """Two jobs on one run or one store: the second is told so before a server starts."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -95,6 +96,26 @@ def test_a_notebook_may_open_its_servers_twice_and_a_closed_run_is_free(tmp_path
     assert is_refused(tmp_path), "the second still holds it"
     other.release()
     assert not is_refused(tmp_path)
+
+
+def test_a_run_whose_folder_was_removed_is_locked_again(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    stale = run_lock(run)
+    shutil.rmtree(run)
+    assert not is_refused(run), "the old lock keeps nobody out"
+    fresh = run_lock(run)
+    assert is_refused(run)
+    fresh.release()
+    stale.release()
+
+
+def test_servers_that_are_closed_give_the_run_free_though_an_error_still_refers_to_others(
+    tmp_path: Path,
+) -> None:
+    in_a_traceback, mine = run_lock(tmp_path), run_lock(tmp_path)
+    mine.end()
+    assert not is_refused(tmp_path)
+    in_a_traceback.release()
 
 
 TRY = """

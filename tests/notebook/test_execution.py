@@ -36,7 +36,7 @@ def test_a_notebook_is_found_by_number_or_name_from_anywhere(name: str) -> None:
 
 def test_a_path_is_taken_as_it_is(tmp_path: Path) -> None:
     write_notebook(tmp_path / "mine.ipynb")
-    assert find_notebook("mine.ipynb") == Path("mine.ipynb")
+    assert find_notebook("mine.ipynb") == tmp_path / "mine.ipynb"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_without_a_checkout_the_folders_that_were_looked_into_are_named(
     with pytest.raises(ParameterError, match=r"notebooks/ is missing.*site-packages"):
         find_notebook("03")
     write_notebook(tmp_path / "notebooks/03_extraction.ipynb")
-    assert find_notebook("03") == Path("notebooks/03_extraction.ipynb")
+    assert find_notebook("03") == tmp_path / "notebooks/03_extraction.ipynb"
 
 
 # --- planned ------------------------------------------------------------------------------

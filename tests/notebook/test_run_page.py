@@ -18,6 +18,7 @@ from hslib.notebook.report.index import write_index
 from hslib.notebook.report.run_page import RunPage, read_run_page, run_command
 from hslib.notebook.report.scrub import Scrubber
 from hslib.parameters import ExtractionParameters
+from hslib.terminal import main
 
 SAMPLES = [random_sample(i, 5 + i) for i in range(12)]
 
@@ -56,7 +57,7 @@ def test_a_finished_run_says_what_it_was_and_what_comes_next(
     parameters: Callable[..., ExtractionParameters], tmp_path: Path
 ) -> None:
     jobs.run(parameters())
-    page = read_run_page(tmp_path / "kimi", ["03"])
+    page = read_run_page(tmp_path / "kimi", {"03": "ok"})
     found = facts(page)
     assert page is not None
     assert (page.tone, page.verdict) == ("ok", "Finished: 12 of 12 rows are in the store.")
@@ -70,8 +71,19 @@ def test_a_finished_run_says_what_it_was_and_what_comes_next(
     assert "CPU cores" in found["hardware"]
     assert found["started"].endswith("UTC") and "tokens/s" in found["speed"]
     assert page.next_command.startswith("python -m hslib run 04 -p run_dir")
-    later = read_run_page(tmp_path / "kimi", ["03", "04", "05"])
+    later = read_run_page(tmp_path / "kimi", {"03": "ok", "04": "ok", "05": "ok"})
     assert later is not None and later.next_command.startswith("python -m hslib export")
+
+
+def test_a_notebook_that_failed_makes_no_green_page(
+    parameters: Callable[..., ExtractionParameters], tmp_path: Path
+) -> None:
+    jobs.run(parameters())
+    page = read_run_page(tmp_path / "kimi", {"03": "ok", "05": "failed"})
+    assert page is not None and page.tone == "failed" and "Notebook 05 failed." in page.verdict
+    assert page.next_command == ""
+    running = read_run_page(tmp_path / "kimi", {"03": "unfinished"})
+    assert running is not None and running.tone == "ok", "its own job says that it is whole"
 
 
 def test_failed_and_rejected_rows_are_coloured_and_reasons_counted(
@@ -106,12 +118,32 @@ def test_shards_make_one_page_and_a_line_each(
         )
     page = read_run_page(tmp_path / "array")
     assert page is not None
-    assert page.verdict == "Finished: 3 of 3 rows are in the store."
+    assert page.tone == "failed", "eight of its eleven shards are not there"
+    assert page.verdict.startswith("Finished: 3 of 3 rows are in the store. 8 of its shards")
+    assert main(["status", str(tmp_path / "array")]) == 1
     assert facts(page)["store"].startswith("3 samples")
     assert [line[0] for line in page.parts] == ["shard", "shard-0", "shard-1", "shard-10"]
     write_reports(tmp_path / "array")
     assert (tmp_path / "array/index.html").exists()
     assert (tmp_path / "array/shard-10/index.html").exists()
+
+
+def test_a_whole_array_is_green_and_what_else_lies_beside_it_is_not_of_it(
+    parameters: Callable[..., ExtractionParameters], tmp_path: Path
+) -> None:
+    """A trial in the folder itself, and another job's run below it."""
+    store = str(tmp_path / "states")
+    jobs.run(parameters(run_dir=str(tmp_path / "kimi"), store_dir=str(tmp_path / "trial"), limit=2))
+    jobs.run(parameters(run_dir=str(tmp_path / "kimi/other"), store_dir=str(tmp_path / "o")))
+    assert facts(read_run_page(tmp_path / "kimi"))["rows"] == "2 asked for"
+    for shard in (0, 1):
+        run_dir = str(tmp_path / f"kimi/shard-{shard}")
+        jobs.run(parameters(run_dir=run_dir, store_dir=store, num_shards=2, shard_index=shard))
+    page = read_run_page(tmp_path / "kimi")
+    assert page is not None
+    assert (page.tone, page.verdict) == ("ok", "Finished: 12 of 12 rows are in the store.")
+    folder = tmp_path / "kimi"
+    assert page.next_command == f"python -m hslib run 04 -p run_dir {folder} -p store_dir {store}"
 
 
 def test_an_interrupted_run_says_what_is_left_and_a_dead_one_is_no_success(
@@ -159,6 +191,10 @@ def test_without_a_job_there_is_no_such_page(tmp_path: Path) -> None:
 
 
 def test_a_command_is_quoted_for_a_shell() -> None:
+    addressed = {"store_dir": "s3://b/p", "ray_address": "node17:6379"}
+    assert run_command("03", addressed).endswith(
+        "-p store_dir STORE_DIR -p ray_address RAY_ADDRESS"
+    )
     command = run_command("03", {"limit": 5, "run_dir": "a b", "server_url": ["x", "y"]})
     assert command == (
         'python -m hslib run 03 -p limit 5 -p run_dir \'a b\' -y \'{"server_url": ["x", "y"]}\''

@@ -22,6 +22,8 @@ SCRUBBER = Scrubber.of_this_machine(
         ("admin_api_key='z z', x='y'", f"admin_api_key='{SECRET}', x='y'"),
         ("--api-key hunter22 --tp 8", f"--api-key {SECRET} --tp 8"),
         ("--api-key=hunter22", f"--api-key={SECRET}"),
+        ("['--api-key', 'sk-22', '--tp', '8']", f"['--api-key', '{SECRET}', '--tp', '8']"),
+        ('["--ssl-keyfile-password", "pw22"]', f'["--ssl-keyfile-password", "{SECRET}"]'),
         ("api_key    hunter22\nnext", f"api_key    {SECRET}\nnext"),
         ("HF_TOKEN=abcdefgh", f"HF_TOKEN={SECRET}"),
         ("password: correcthorse", f"password: {SECRET}"),
@@ -81,3 +83,13 @@ def test_hosts_of_urls_are_known_when_they_can_be_told_from_words() -> None:
     assert hosts_in_urls(text) == ("10.0.0.7", "kimi-head")
     known = Scrubber().knowing(hosts_in_urls(text))
     assert known.clean("kimi-head died, the server did not") == f"{HOST} died, the server did not"
+
+
+def test_a_clusters_address_is_one_though_it_is_no_url() -> None:
+    for text in (
+        'ray_address = "head:6379"',
+        r'"ray_address = \"head:6379\"\n"',
+        "-p ray_address head:6379",
+    ):
+        assert hosts_in_urls(text) == ("head",)
+    assert hosts_in_urls('ray_address = "local"') == ()

@@ -17,6 +17,15 @@ from hslib.parameters import StatisticsParameters
 def test_only_finite_numbers_are_logged_under_joined_names() -> None:
     numbers = {"ok": 3, "witness": {"boundary 2": 0.1, "final": None}, "a": "x", "b": float("nan")}
     assert flat_numbers(numbers) == {"ok": 3.0, "witness.boundary_2": 0.1}
+    accepted = {"drafters": {"right": (0.8, 0.6)}}
+    assert flat_numbers(accepted) == {"drafters.right.1": 0.8, "drafters.right.2": 0.6}
+
+
+def test_a_tracker_that_fails_ends_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = ModuleType("wandb")  # as of a host without a login: it has no init
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    with pytest.warns(UserWarning, match="wandb has not taken the metrics"):
+        log_metrics("wandb", tmp_path, {"ok": 3})
 
 
 def test_a_tracker_that_is_not_installed_is_said_with_its_cure(

@@ -1,6 +1,7 @@
 """What a process works on is cleaned when it is killed, and by nobody while it lives."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,8 +20,11 @@ from hslib.server.processes import members, stop_group
 PARENT = """
 import sys, time
 from pathlib import Path
+from hslib.server import launch
 from hslib.server.guard import Guard
 guard = Guard(Path(sys.argv[1]))
+if sys.argv[2] == "watch":
+    guard.watch_over(launch.read_state(Path(sys.argv[1])))
 if sys.argv[2] == "dismiss":
     guard.dismiss()
 print("guarded", flush=True)
@@ -90,3 +94,23 @@ def test_a_guard_that_was_dismissed_leaves_everything(tmp_path: Path) -> None:
     time.sleep(1.0)
     assert len(members(state)) >= 2
     stop_group(state)
+
+
+def test_a_guarded_server_ends_though_its_runs_folder_is_gone(tmp_path: Path) -> None:
+    """The user starts afresh with rm -rf; so it is where a run can't be locked."""
+    run = tmp_path / "run"
+    run.mkdir()
+    state, parent = groups.start(run), start_parent(run, "watch")
+    shutil.rmtree(run)
+    parent.kill()
+    parent.wait()
+    wait_until("the end of the server", lambda: not members(state))
+
+
+def test_the_end_of_a_server_forgets_no_later_one(tmp_path: Path) -> None:
+    """server.json is another's by now: notebook 02 has started one in between."""
+    first = groups.start(tmp_path)
+    later = first.model_copy(update={"pid": os.getpid(), "process_mark": "another"})
+    launch.state_path(tmp_path).write_text(later.model_dump_json())
+    assert launch.end(tmp_path, first) >= 2
+    assert launch.read_state(tmp_path) == later

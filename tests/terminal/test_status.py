@@ -12,6 +12,7 @@ import pytest
 from make.progress import progress as state
 from make.waits import wait_until
 
+from hslib.job import RunRecord
 from hslib.server.launch import ServerState
 from hslib.server.processes import process_mark
 from hslib.terminal import main
@@ -101,13 +102,25 @@ def test_a_run_that_goes_on_is_waited_for_while_its_server_starts(tmp_path: Path
 
 
 def test_the_shards_of_an_array_are_shown_one_by_one(tmp_path: Path, capsys: Captured) -> None:
-    tell(tmp_path / "shard-0", **DONE)
-    tell(tmp_path / "shard-10", state="interrupted")
-    tell(tmp_path / "shard-9", **DONE)
+    for number, changes in ((0, DONE), (10, {"state": "interrupted"}), (9, DONE)):
+        run = tmp_path / f"shard-{number}"
+        tell(run, **changes)
+        record = RunRecord(
+            parameters={"num_shards": 11, "shard_index": number},
+            model_path="m",
+            model_class="M",
+            dataset="d",
+            store="s",
+            states="1",
+            hardware="cpu",
+            versions={},
+        )
+        (run / "run.json").write_text(record.model_dump_json())
     assert main(["status", str(tmp_path)]) == 1
     shown = capsys.readouterr().out
     heads = [line for line in shown.splitlines() if line.startswith("---")]
-    assert heads == ["--- shard-0", "--- shard-9", "--- shard-10"]
+    assert heads[:3] == ["--- shard-0", "--- shard-9", "--- shard-10"]
+    assert heads[3].startswith("--- 8 more shards have not begun")
 
 
 @pytest.mark.usefixtures("interruptible")

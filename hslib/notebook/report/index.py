@@ -16,7 +16,7 @@ from hslib.notebook.report.page import (
     write_report,
 )
 from hslib.notebook.report.run_page import Fact, RunPage, read_run_page
-from hslib.notebook.report.scrub import Scrubber
+from hslib.notebook.report.scrub import Scrubber, hosts_in_urls
 
 
 def write_reports(path: Path) -> list[Report]:
@@ -33,7 +33,7 @@ def write_reports(path: Path) -> list[Report]:
         report = write_report(path)
         write_index(path.parent)
         return [report]
-    folders = dict.fromkeys([path, *find_runs(path)])
+    folders = _folders(path)
     notebooks = [notebook for folder in folders for notebook in sorted(folder.glob("*.ipynb"))]
     if not notebooks and not find_runs(path):
         raise ReportError(
@@ -41,10 +41,26 @@ def write_reports(path: Path) -> list[Report]:
             path=str(path),
             fix=f"run one into it: python -m hslib run 03 -p run_dir {path}",
         )
-    reports = [write_report(notebook) for notebook in notebooks]
+    reports = [_report_or_why(notebook) for notebook in notebooks]
     for folder in folders:
         write_index(folder)
     return reports
+
+
+def _folders(path: Path) -> list[Path]:
+    """The folder itself, and those of shards: also of one whose job did not begin."""
+    runs = find_runs(path)
+    if runs in ([], [path]):
+        return [path]
+    return [path, *sorted({*runs, *(notebook.parent for notebook in path.glob("*/*.ipynb"))})]
+
+
+def _report_or_why(notebook: Path) -> Report:
+    """A notebook that never ran keeps no other from its report."""
+    try:
+        return write_report(notebook)
+    except ReportError as error:
+        return Report(notebook, notebook.stem, "unfinished", error.message)
 
 
 def write_index(folder: Path, scrubber: Scrubber | None = None) -> Path:
@@ -55,8 +71,8 @@ def write_index(folder: Path, scrubber: Scrubber | None = None) -> Path:
     import jinja2
 
     reports = read_reports(folder)
-    page = read_run_page(folder, [report.number for report in reports])
-    known = scrubber or Scrubber.of_this_machine()
+    page = read_run_page(folder, _states(reports))
+    known = (scrubber or Scrubber.of_this_machine()).knowing(hosts_in_urls(str(page)))
     template = jinja2.Template((TEMPLATES / "report/run.html.j2").read_text())
     text = template.render(
         name=folder.absolute().name,
@@ -75,9 +91,7 @@ def read_reports(folder: Path) -> list[Report]:
     from bs4 import BeautifulSoup
 
     reports = []
-    for file in (
-        f for one in dict.fromkeys([folder, *find_runs(folder)]) for f in one.glob("*.html")
-    ):
+    for file in (file for one in _folders(folder) for file in one.glob("*.html")):
         page = BeautifulSoup(file.read_text(encoding="utf-8"), "html.parser")
         metas = {str(tag.get("name")): str(tag.get("content")) for tag in page.find_all("meta")}
         if "hslib-state" not in metas or not file.with_suffix(".ipynb").exists():
@@ -88,6 +102,16 @@ def read_reports(folder: Path) -> list[Report]:
             Report(file.relative_to(folder), title, state, verdict, metas.get("hslib-date", ""))
         )
     return sorted(reports, key=lambda report: (report.title, report.date, str(report.path)))
+
+
+def _states(reports: list[Report]) -> dict[str, State]:
+    """How the notebooks ran, by number: of each folder the latest counts, of these the worst."""
+    latest = {(report.number, report.path.parent): report.state for report in reports}
+    found: dict[str, State] = {}
+    for (number, _folder), state in latest.items():
+        if number and found.get(number, "ok") in ("ok", "unfinished"):
+            found[number] = state if state != "ok" else found.get(number, "ok")
+    return found
 
 
 def _scrubbed(page: RunPage, scrubber: Scrubber) -> RunPage:

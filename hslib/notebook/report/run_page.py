@@ -6,7 +6,7 @@ Read from what the jobs left (``progress.json``, ``run.json``) and from the stor
 import json
 import shlex
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,10 +17,12 @@ from hslib.job import (
     RunRecord,
     duration,
     find_runs,
+    missing_shards,
     read_progress,
     read_record,
     watch,
 )
+from hslib.notebook.report.notebook_file import State
 from hslib.store import Store
 
 Tone = Literal["", "ok", "failed", "unfinished"]
@@ -55,15 +57,17 @@ class RunPage:
     parts: tuple[tuple[str, ...], ...] = ()
 
 
-def read_run_page(folder: Path, notebooks: Iterable[str] = ()) -> RunPage | None:
+def read_run_page(folder: Path, notebooks: Mapping[str, State] | None = None) -> RunPage | None:
     """The page's content, None when no job ran in this folder or in one below it.
 
     Args:
-        notebooks: the numbers of those that ran in the folder, such as "03".
+        notebooks: how those in the folder ran, by number, such as "03".
     """
+    told = notebooks or {}
+    paths = find_runs(folder)
     runs = [
         Run(path.name, state, read_record(path))
-        for path in find_runs(folder)
+        for path in paths
         if (state := read_progress(path)) is not None
     ]
     if not runs:
@@ -71,8 +75,16 @@ def read_run_page(folder: Path, notebooks: Iterable[str] = ()) -> RunPage | None
     now = time.time()
     records = [run.record for run in runs if run.record is not None]
     tone, verdict = _verdict([run.state for run in runs], now)
+    if missing := missing_shards(paths):
+        tone = "failed"
+        verdict += f" {missing} of its shards have not begun, or ended before their first row."
+    if failed := [number for number, state in told.items() if state == "failed"]:
+        tone, verdict = "failed", f"{verdict} Notebook {', '.join(sorted(failed))} failed."
     facts = (*_what(records), *_rows(runs), *_stored(records), *_where(records))
-    command = _next_command(runs, tone, set(notebooks)) if records else ""
+    command = ""
+    if records and not failed and not missing:
+        done = {number for number, state in told.items() if state == "ok"}
+        command = _next_command(folder, runs, tone, done)
     return RunPage(tone, verdict, facts, command, tuple(_parts(runs, now)))
 
 
@@ -96,7 +108,7 @@ def _verdict(states: Sequence[ProgressState], now: float) -> tuple[Tone, str]:
     return "ok", f"Finished: {stored}{rest}."
 
 
-def _next_command(runs: Sequence[Run], tone: Tone, notebooks: set[str]) -> str:
+def _next_command(folder: Path, runs: Sequence[Run], tone: Tone, notebooks: set[str]) -> str:
     """What a person does next; "" while the job is at work, or when all is done."""
     records = [run.record for run in runs if run.record is not None]
     one = records[0]
@@ -107,11 +119,11 @@ def _next_command(runs: Sequence[Run], tone: Tone, notebooks: set[str]) -> str:
         return ""
     kept = {n: v for n, v in one.parameters.items() if n in ("run_dir", "store_dir")}
     if len(runs) > 1:
-        kept = {"store_dir": one.store}
+        kept = {"run_dir": str(folder), "store_dir": one.store}
     missing = next((number for number in ("04", "05") if number not in notebooks), None)
     if missing:
         return run_command(missing, kept)
-    export = f"python -m hslib export {shlex.quote(one.store)} --to speculators OUT"
+    export = f"python -m hslib export {_quoted('store_dir', one.store)} --to speculators OUT"
     return export if "06" not in notebooks else ""
 
 
@@ -122,8 +134,14 @@ def run_command(notebook: str, parameters: dict[str, Any]) -> str:
         if isinstance(value, list | dict):
             words.append(f"-y {shlex.quote(json.dumps({name: value}))}")
         else:
-            words.append(f"-p {name} {shlex.quote(str(value))}")
+            words.append(f"-p {name} {_quoted(name, value)}")
     return " ".join(words)
+
+
+def _quoted(name: str, value: object) -> str:
+    """For a shell; an address, which no report says, by the parameter's name."""
+    has_address = "://" in str(value) or (name == "ray_address" and value != "local")
+    return name.upper() if has_address else shlex.quote(str(value))
 
 
 def _what(records: Sequence[RunRecord]) -> Iterable[Fact]:

@@ -39,6 +39,8 @@ _ASSIGNED = (
     ),
     re.compile(rf"(?i)(?<![\w-])((?:--{_NAMED}|{_IDENTIFIER})\s)({_QUOTE})?{_VALUE}"),
 )
+# a command line as a list: the flag, and its value as the next item
+_LISTED = re.compile(rf"(?i)(--{_NAMED}{_QUOTE}\s*,\s*)({_QUOTE})(?!\2).+?\2")
 _IN_TABLE = re.compile(
     rf"(?i)(<t[hd][^>]*>\s*{_NAMED}\s*</t[hd]>\s*<td[^>]*>)\s*(?!None|</td>)[^<]+(</td>)"
 )
@@ -46,6 +48,7 @@ _USER_IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s:@\"'<>]+(?::[^/\s@\"'<
 _URL_HOST = re.compile(
     r"(\b(?:https?|wss?|ssh|tcp|grpc|ray|s3|ftp|nfs)://)(\[[0-9a-fA-F:]+\]|[^/\s:\"'<>&)\]]+)"
 )
+_RAY_HOST = re.compile(r"\bray_address\b\W{1,10}([A-Za-z][\w.-]*):\d{2,5}\b")
 _BYTE = r"(?:25[0-5]|2[0-4]\d|1\d\d|\d{1,2})"
 _IPV4 = re.compile(rf"(?<![\w.])(?:{_BYTE}\.){{3}}{_BYTE}(?![\w.]*\d)")
 _IPV6 = re.compile(
@@ -104,6 +107,7 @@ class Scrubber:
         text = _BEARER.sub(rf"\1\2{SECRET}", text)
         text = _IN_TABLE.sub(rf"\1{SECRET}\2", text)
         text = _QUOTED.sub(rf"\1\2{SECRET}\2", text)
+        text = _LISTED.sub(rf"\1\2{SECRET}\2", text)
         for assigned in _ASSIGNED:
             text = assigned.sub(_hide_value, text)
         text = _USER_IN_URL.sub(r"\1", text)
@@ -126,6 +130,8 @@ def _hide_url_host(found: re.Match[str]) -> str:
 
 
 def hosts_in_urls(text: str) -> tuple[str, ...]:
-    """Hosts in a text's URLs, but for those that look like a plain word."""
+    """Hosts in a text's URLs that do not look like a plain word, and of a ``ray_address``."""
     found = {match[2] for match in _URL_HOST.finditer(_USER_IN_URL.sub(r"\1", text))}
-    return tuple(sorted(h for h in found if re.search(r"[\d.-]", h) and not _PUBLIC.fullmatch(h)))
+    hosts = {h for h in found if re.search(r"[\d.-]", h) and not _PUBLIC.fullmatch(h)}
+    cluster = {match[1] for match in _RAY_HOST.finditer(text)} - {"localhost"}
+    return tuple(sorted(hosts | cluster))
