@@ -10,6 +10,7 @@ from typing import Any
 import nbformat
 import papermill
 import pytest
+from make.waits import wait_until
 from real.servers import writers_of
 from real.warm import WarmServers
 
@@ -93,7 +94,7 @@ def test_a_job_that_cannot_go_on_stops_the_server_it_started(
         )
     log = tmp_path / "runs/demo/server.log"
     assert log.exists(), "it had been started"
-    assert writers_of(log) == []
+    wait_until("its guard has stopped it", lambda: writers_of(log) == [])
 
 
 def test_an_attached_server_is_used_and_stays(
