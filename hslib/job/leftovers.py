@@ -9,14 +9,22 @@ from pathlib import Path
 
 import psutil
 
-from hslib.errors import JobError, ParameterError
+from hslib.errors import HslibError, JobError, ParameterError
 from hslib.files import Lock
-from hslib.job.progress import close_log, open_log, read_progress, write_progress
+from hslib.job.progress import (
+    ProgressState,
+    close_log,
+    open_log,
+    read_progress,
+    write_progress,
+)
+from hslib.job.record import read_record
 from hslib.job.watch import unfinished_rows
 from hslib.parameters import dump_path
 from hslib.server import DumpDir, launch, run_lock
 from hslib.server.guard import end_guarded
 from hslib.server.processes import is_of_this_boot, members
+from hslib.store import Store
 
 _LATE_S = 10.0  # how long a server that goes on may still dump what the killed job had asked for
 _QUIET_S = 2.0  # without another dump
@@ -60,8 +68,22 @@ def _end_job(run_path: Path) -> list[str]:
         return []
     message = f"process {state.pid} ended without a word: it was killed"
     ended = {"state": "interrupted", "message": message, "updated_at": time.time()}
-    write_progress(run_path, state.model_copy(update=ended))
+    state = _counted(run_path, state).model_copy(update=ended)
+    write_progress(run_path, state)
     return [f"the job is marked as interrupted; {unfinished_rows(state):,} rows are left"]
+
+
+def _counted(run_path: Path, state: ProgressState) -> ProgressState:
+    """With what was committed after the job's last word; of a shard that word is what is known."""
+    record = read_record(run_path)
+    if record is None or record.num_shards > 1:
+        return state
+    try:
+        stored = len(Store(record.store))
+    except (HslibError, OSError):
+        return state
+    late = max(0, stored - state.stored)
+    return state.model_copy(update={"ok": state.ok + late, "stored": stored})
 
 
 def _end_server(run_path: Path) -> list[str]:

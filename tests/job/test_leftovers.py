@@ -11,9 +11,10 @@ from make import groups
 from make.dumps import write_dump
 from make.progress import progress
 from make.rows import random_sample
+from make.stores import store_samples
 
 from hslib.errors import JobError, ParameterError
-from hslib.job import leftovers, read_progress
+from hslib.job import RunRecord, leftovers, read_progress
 from hslib.job.progress import write_progress
 from hslib.parameters import dump_path
 from hslib.server import launch, run_lock, shared_memory
@@ -153,3 +154,23 @@ def test_the_replicas_of_a_cluster_are_cleaned_with_their_run(run_path: Path) ->
 def test_a_run_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="no such run"):
         leftovers.clean(tmp_path / "nowhere")
+
+
+def test_what_was_stored_after_the_last_word_is_counted(run_path: Path, tmp_path: Path) -> None:
+    """A killed job's progress.json is up to half a second old."""
+    samples = [random_sample(index, 5) for index in range(4)]
+    store_samples(run_path / "store", tmp_path / "dumps", samples)
+    word = {"asked": 10, "ok": 2, "stored": 2, "already_done": 0, "failed": 0, "rejected": 0}
+    write_progress(run_path, progress(**word))
+    record = RunRecord(
+        parameters={},
+        model_path="m",
+        model_class="M",
+        dataset="d",
+        store=str(run_path / "store"),
+        states="1",
+        hardware="cpu",
+        versions={},
+    )
+    (run_path / "run.json").write_text(record.model_dump_json())
+    assert "6 rows are left" in "\n".join(leftovers.clean(run_path))
