@@ -14,7 +14,7 @@ from hslib.store import Store
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_readmes_commands_train_a_drafter(tmp_path: Path) -> None:
-    block = block_with("sharegpt.jsonl", "run 06")
+    block = block_with("sharegpt.jsonl", "chats/rows.jsonl", "run 06")
     checkout(tmp_path)
     names = {"user": "human", "assistant": "gpt", "system": "system"}
     lines = demo.dataset_path().read_text().splitlines()[:48]
