@@ -15,7 +15,7 @@ from hslib.job.progress import (
     read_progress,
     time_words,
 )
-from hslib.job.record import RunRecord, read_record, record_run
+from hslib.job.record import RunRecord, installed_versions, read_record, record_run
 from hslib.job.tasks import Tasks
 from hslib.job.watch import find_runs, is_at_work, missing_shards
 
@@ -26,6 +26,7 @@ __all__ = [
     "find_runs",
     "Forecast",
     "input_problems",
+    "installed_versions",
     "Interrupts",
     "is_at_work",
     "Job",

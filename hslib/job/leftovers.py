@@ -1,6 +1,7 @@
 """What a killed job leaves, and its removal: the server, its shared memory, dumps in tmpfs.
 
-Everything that is removed is named by the run's own files, and is taken only under the run's lock.
+What is removed is named by the run's own files, and is taken only under the run's lock; but a guard
+ends the server that it guards whatever the folder holds.
 """
 
 import os

@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def record_run(parameters: ExtractionParameters, manifest: Manifest, plugin: Plu
             "SGLang": plugin.sglang_version,
             "hs_dump": plugin.plugin_version,
             "Python": platform.python_version(),
-            **_installed(),
+            **installed_versions(_PACKAGES),
         },
     )
     parameters.run_path.mkdir(parents=True, exist_ok=True)
@@ -76,9 +77,10 @@ def changed_parameters(parameters: ExtractionParameters) -> dict[str, Any]:
     return {n: v for n, v in parameters.model_dump().items() if v != defaults[n]}
 
 
-def _installed() -> dict[str, str]:
+def installed_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Of those that are installed in this process's environment."""
     found = {}
-    for name in _PACKAGES:
+    for name in packages:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

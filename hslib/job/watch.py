@@ -1,6 +1,6 @@
-"""How a job in another process stands, read from its ``progress.json`` alone.
+"""How a job in another process stands, read from its ``progress.json``.
 
-A job renews that file twice a second.
+A job renews that file twice a second. Which runs are one job's shards stands in ``run.json``.
 """
 
 from collections.abc import Iterable, Sequence

@@ -15,13 +15,12 @@ def report(
 
     Exit code 1: a notebook had failed or did not run to its end.
     """
+    from hslib.job import find_runs, missing_shards
     from hslib.notebook.report import write_reports
 
     reports = write_reports(path)
     for written in reports:
         print(f"{written.path}: {written.state}")
     print(f"the run's page: {(path if path.is_dir() else path.parent) / 'index.html'}")
-    from hslib.job import find_runs, missing_shards
-
     missing = missing_shards(find_runs(path)) if path.is_dir() else 0
     return int(missing > 0 or not all(written.is_good for written in reports))

@@ -18,6 +18,8 @@ from hslib.notebook.report.page import (
 from hslib.notebook.report.run_page import Fact, RunPage, read_run_page
 from hslib.notebook.report.scrub import Scrubber, hosts_in_urls
 
+_FROM_BEST: tuple[State, ...] = ("ok", "unfinished", "failed")
+
 
 def write_reports(path: Path) -> list[Report]:
     """Reports of one notebook, or of every notebook in a run's directory, and their page.
@@ -109,8 +111,8 @@ def _states(reports: list[Report]) -> dict[str, State]:
     latest = {(report.number, report.path.parent): report.state for report in reports}
     found: dict[str, State] = {}
     for (number, _folder), state in latest.items():
-        if number and found.get(number, "ok") in ("ok", "unfinished"):
-            found[number] = state if state != "ok" else found.get(number, "ok")
+        if number:
+            found[number] = max(found.get(number, "ok"), state, key=_FROM_BEST.index)
     return found
 
 

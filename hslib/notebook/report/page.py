@@ -13,7 +13,7 @@ from typing import Any
 
 from hslib.errors import HslibError
 from hslib.files import write_atomically
-from hslib.job import RunRecord, read_record
+from hslib.job import RunRecord, installed_versions, read_record
 from hslib.notebook.report.notebook_file import (
     State,
     ended_at,
@@ -156,17 +156,10 @@ def _plain(text: str) -> str:
 
 def _versions(nb: Any, run: RunRecord | None) -> dict[str, str]:
     """Those of the run's job; without one the packages' where the report is made."""
-    from importlib import metadata
-
     if run is not None:
         return run.versions
-    found = {"python": nb.metadata.language_info.version or "unknown"}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    python = nb.metadata.language_info.version or "unknown"
+    return {"python": python, **installed_versions(_PACKAGES)}
 
 
 def read_style() -> str:
