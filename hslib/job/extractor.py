@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from hslib.dataset import Sample
-from hslib.errors import DumpError, HslibError, JobError, RequestError
+from hslib.errors import DumpError, EncodingError, HslibError, JobError, RequestError
 from hslib.job.interrupt import Interrupts
 from hslib.job.scheduler import Group, Load, PendingSample, Scheduler, requests_at_once
 from hslib.job.tasks import Tasks
@@ -45,6 +45,8 @@ def reaction_to(error: BaseException) -> Reaction:
         return "retry" if error.fields.get("retry") else "fail"
     if isinstance(error, DumpError):
         return "retry"
+    if isinstance(error, EncodingError):
+        return "fail"
     return "stop"
 
 

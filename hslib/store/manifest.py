@@ -7,6 +7,7 @@ import pydantic
 
 from hslib.errors import StoreError
 from hslib.model import Canary, model_differences
+from hslib.store.encoding import Encoding
 from hslib.store.sizes import state_bytes
 
 if TYPE_CHECKING:
@@ -15,7 +16,14 @@ if TYPE_CHECKING:
 FORMAT = "hslib-store-1"
 # Fields that may differ when a job resumes a store: rows are compared one by one, and the others
 # do not change what a state means.
-_MAY_DIFFER = {"dataset_digest", "dataset_path", "server", "model_path", "plugin_version"}
+_MAY_DIFFER = {
+    "dataset_digest",
+    "dataset_path",
+    "server",
+    "model_path",
+    "plugin_version",
+    "encoding",
+}
 # compared by model_differences, not field by field
 _MODEL = {"weights", "canary", "accepted_missing"}
 
@@ -26,7 +34,8 @@ class Manifest(pydantic.BaseModel):
     ``boundaries``: the layers' states in tensor order; the final state is last. ``final_norm``: the
     final state is stored after the model's last norm (``post``), before it (``pre``), or not at all
     (``none``). ``unwitnessed``: states that no layer's reading confirms, with the reason; None in
-    stores written before there were witnesses. Digests are xxh3-128.
+    stores written before there were witnesses. ``encoding``: of the samples that the store was
+    begun with; each journal line says its own. Digests are xxh3-128.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -38,6 +47,7 @@ class Manifest(pydantic.BaseModel):
     num_layers: int
     vocab_size: int
     dtype: str = "bfloat16"
+    encoding: Encoding = "plain"
     model_class: str
     model_path: str
     model_config_hash: str
