@@ -1,5 +1,6 @@
 """Stores of validated samples, in a directory or a bucket: written, read, verified, repaired."""
 
+from hslib.store.encoding import CODECS, Encoding
 from hslib.store.entry import Entry, JournalState, combine
 from hslib.store.journal import read_journal
 from hslib.store.manifest import Manifest, require_same_kind
@@ -16,7 +17,9 @@ from hslib.store.url import StoreUrl, read_store_url
 from hslib.store.writer import StoreWriter
 
 __all__ = [
+    "CODECS",
     "combine",
+    "Encoding",
     "Entry",
     "find_store",
     "JournalState",

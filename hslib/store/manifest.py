@@ -1,13 +1,13 @@
 """``manifest.json``: what all samples of a store have in common; written before the first."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pydantic
 
 from hslib.errors import StoreError
 from hslib.model import Canary, model_differences
-from hslib.store.encoding import Encoding
+from hslib.store.encoding import CODECS, WORDS, Encoding
 from hslib.store.sizes import state_bytes
 
 if TYPE_CHECKING:
@@ -63,6 +63,12 @@ class Manifest(pydantic.BaseModel):
     accepted_missing: tuple[str, ...] = ()  # parameters that the checkpoint lacks, by consent
     unwitnessed: dict[str, str] | None = None
 
+    @pydantic.model_validator(mode="after")
+    def _keeps_what_it_has(self) -> Self:
+        if self.encoding == "fp8-aux" and not self.stores_final:
+            raise ValueError("encoding fp8-aux needs a final state; without one, use fp8")
+        return self
+
     @property
     def stores_final(self) -> bool:
         return self.final_norm != "none"
@@ -83,6 +89,10 @@ class Manifest(pydantic.BaseModel):
         final = f"final ({self.final_norm}-norm)" if self.stores_final else "no final state"
         return f"{listed}, {final}" if listed else final
 
+    def encoding_sentence(self) -> str:
+        """How new samples are kept, in words."""
+        return f"{self.encoding}: {WORDS[self.encoding]}"
+
     def witness_sentence(self) -> str:
         """Whether the layers' readings confirm the states, in words."""
         if self.unwitnessed is None:
@@ -96,6 +106,12 @@ class Manifest(pydantic.BaseModel):
     def state_bytes_per_token(self) -> int:
         """Bytes of all stored states per token."""
         return state_bytes(self.num_states, self.hidden_size)
+
+    @property
+    def stored_bytes_per_token(self) -> float:
+        """The same in the files of new samples: about so for ``lossless``, else exact."""
+        share = CODECS[self.encoding].share(self.num_states, self.hidden_size)
+        return self.state_bytes_per_token * share
 
 
 def differing_fields(stored: Manifest, wanted: Manifest) -> dict[str, tuple[Any, Any]]:

@@ -16,6 +16,7 @@ import functools
 import os
 import shlex
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ import numpy as np
 
 from hslib.errors import StoreError
 from hslib.files import TensorFile, TensorFileError
-from hslib.store.encoding import KeptStates
+from hslib.store.encoding import WORDS, KeptStates
 from hslib.store.entry import Entry, JournalState, combine
 from hslib.store.manifest import Manifest, find_manifest, read_manifest
 from hslib.store.sample_file import Fault, check_file, checked_states, kept_states
@@ -204,6 +205,24 @@ class Store:
             f"Each of {len(found)} states was compared with what its layer read, at a few tokens "
             f"of each of {len(self):,} samples: no error is above {limit:g}."
         )
+
+    def encoding_sentence(self) -> str:
+        """How the files keep the states, and what was lost by it, in words."""
+        counts = Counter(entry.encoding for entry in self.entries.values())
+        names = [n if len(counts) == 1 else f"{counts[n]:,} samples {n}" for n in sorted(counts)]
+        text = "; ".join(f"{name}: {WORDS[name.split()[-1]]}" for name in names)
+        state, worst = max(self.encoding_errors().items(), key=lambda item: item[1])
+        if worst:
+            text += f"; a token's state differs by at most {worst:.1%} (L2; {state})"
+        return text or self.manifest.encoding_sentence()
+
+    def encoding_errors(self) -> dict[str, float]:
+        """Per state, the largest relative error (L2) of a token that its encoding has made."""
+        found = dict.fromkeys(self.manifest.state_names, 0.0)
+        for entry in self.entries.values():
+            for state, layer in zip(found, entry.layers, strict=False):
+                found[state] = max(found[state], layer.get("encoding_error", 0.0))
+        return found
 
     def __len__(self) -> int:
         return len(self.entries)

@@ -19,6 +19,12 @@ CODECS: dict[str, Codec] = {
     "fp8": Fp8(keeps_last=False),
     "fp8-aux": Fp8(keeps_last=True),
 }
-assert tuple(CODECS) == get_args(Encoding)
+WORDS: dict[str, str] = {
+    "plain": "bfloat16 as it is",
+    "lossless": "bfloat16, compressed without loss",
+    "fp8": "FP8 (e4m3), a scale per token and state",
+    "fp8-aux": "FP8 (e4m3), a scale per token and state; the final state in bfloat16",
+}
+assert tuple(CODECS) == tuple(WORDS) == get_args(Encoding)
 
-__all__ = ["Codec", "CODECS", "DecodedStates", "Encoded", "Encoding", "KeptStates"]
+__all__ = ["Codec", "CODECS", "DecodedStates", "Encoded", "Encoding", "KeptStates", "WORDS"]
