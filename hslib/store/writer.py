@@ -106,6 +106,7 @@ class StoreWriter:
         states_hash: xxhash.xxh3_64,
         attempts: int,
         latency_s: float,
+        finished_at: float | None = None,
     ) -> Entry:
         """Store a validated dump and commit it; returns when both are durable.
 
@@ -113,6 +114,7 @@ class StoreWriter:
             states: validated; uint16 [T, L, H], the bits of bfloat16.
             layers: per state ``finite``, ``absmax``, ``mean_l2``, ``zero_share``, ``witness``.
             states_hash: the running hash over ``states`` that validation made.
+            finished_at: unix seconds; None = now.
 
         Raises:
             EncodingError: the encoding would lose more of it than is allowed.
@@ -138,7 +140,7 @@ class StoreWriter:
             attempts=attempts,
             latency_s=round(latency_s, 6),
             layers=layers,
-            finished_at=time.time(),
+            finished_at=time.time() if finished_at is None else finished_at,
         )
         described = {name: (t.dtype, t.shape) for name, t in encoded.tensors.items()}
         header = sample_header(draft, self.manifest, described)

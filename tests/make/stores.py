@@ -18,7 +18,7 @@ from hslib.model import read_model
 from hslib.server.dumps import Dump, DumpDir
 from hslib.server.plugin_info import Expected
 from hslib.server.validate import validate
-from hslib.store import Entry, Manifest, Store, StoreWriter
+from hslib.store import Encoding, Entry, Manifest, Store, StoreWriter
 
 Row = tuple[Sample, torch.Tensor]  # states bf16 [T, L, H]
 DEMO_BOUNDARIES = (2, 5, 7)
@@ -52,11 +52,15 @@ def put(writer: StoreWriter, sample: Sample, dump: Dump, expected: Expected = EX
 
 
 def store_samples(
-    place: str | Path, dumps: Path, samples: Sequence[Sample], **writer: Any
+    place: str | Path,
+    dumps: Path,
+    samples: Sequence[Sample],
+    encoding: Encoding = "plain",
+    **writer: Any,
 ) -> list[torch.Tensor]:
     """Store samples with made-up states, dumped one by one; returns the states."""
     states = []
-    with StoreWriter(place, manifest(), **writer) as writing:
+    with StoreWriter(place, manifest(encoding=encoding), **writer) as writing:
         for sample in samples:
             states.append(write_dump(dumps, "d", sample))
             put(writing, sample, DumpDir(dumps).load("d"))
