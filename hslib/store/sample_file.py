@@ -13,6 +13,7 @@ from hslib.store.encoding import CODECS, Codec, DecodedStates, KeptStates
 from hslib.store.entry import Entry
 from hslib.store.manifest import Manifest
 
+_Tensors = Mapping[str, tuple[str, tuple[int, ...]]]  # name -> dtype and shape, in order
 SAMPLE_FORMAT = "hslib-sample-1"
 
 
@@ -26,19 +27,12 @@ class Fault:
     detail: str
 
 
-def sample_header(
-    entry: Entry, manifest: Manifest, states: Mapping[str, tuple[str, tuple[int, ...]]]
-) -> bytes:
+def sample_header(entry: Entry, manifest: Manifest, states: _Tensors) -> bytes:
     """The exact header of a sample's file, from its journal line.
 
     Args:
         states: dtype and shape of the tensors that keep the states.
     """
-    tensors = {
-        **states,
-        "input_ids": ("I64", (entry.num_tokens,)),
-        "loss_mask": ("U8", (entry.num_tokens,)),
-    }
     metadata = {
         "format": SAMPLE_FORMAT,
         "index": str(entry.index),
@@ -49,7 +43,12 @@ def sample_header(
     }
     if entry.encoding != "plain":
         metadata["encoding"] = entry.encoding
-    return header_bytes(tensors, metadata)
+    return header_bytes(_with_tokens(states, entry), metadata)
+
+
+def _with_tokens(states: _Tensors, entry: Entry) -> dict[str, tuple[str, tuple[int, ...]]]:
+    tokens = (entry.num_tokens,)
+    return {**states, "input_ids": ("I64", tokens), "loss_mask": ("U8", tokens)}
 
 
 def kept_states(entry: Entry, manifest: Manifest, file: TensorFile) -> KeptStates:
@@ -59,8 +58,8 @@ def kept_states(entry: Entry, manifest: Manifest, file: TensorFile) -> KeptState
         TensorFileError: the file does not keep them as its journal line says.
     """
     shape = _shape(entry, manifest)
-    wanted = codec_of(entry).tensors(shape, file.arrays)
-    for name, (_, tensor_shape) in wanted.items():
+    states = codec_of(entry).tensors(shape, file.arrays)
+    for name, (_, tensor_shape) in _with_tokens(states, entry).items():
         if name not in file.arrays or file.arrays[name].shape != tensor_shape:
             raise TensorFileError(
                 f"the file does not keep its states as {entry.encoding}",
@@ -68,6 +67,10 @@ def kept_states(entry: Entry, manifest: Manifest, file: TensorFile) -> KeptState
                 tensor=name,
             )
     return codec_of(entry).kept(file.arrays, shape, file.path)
+
+
+def _other_checksum(entry: Entry, found: str, journal: str) -> Fault:
+    return Fault(entry.index, entry.file, "checksum", f"{found}, journal says {journal}")
 
 
 def _shape(entry: Entry, manifest: Manifest) -> tuple[int, int, int]:
@@ -133,13 +136,16 @@ def checked_states(entry: Entry, manifest: Manifest, file: TensorFile) -> Decode
     if file.header[8:].rstrip(b" ") != wanted[8:].rstrip(b" "):
         detail = "not the header that its journal line implies"
         return Fault(entry.index, entry.file, "header", detail)
+    if entry.file_checksum:
+        found = xxhash.xxh3_64_hexdigest(file.data.data)
+        if found != entry.file_checksum:
+            return _other_checksum(entry, found, entry.file_checksum)
     bits = kept_states(entry, manifest, file).whole()
     checksum = xxhash.xxh3_64(bits.data)
     for name in ("input_ids", "loss_mask"):
         checksum.update(file.arrays[name].data)
     if checksum.hexdigest() != entry.checksum:
-        detail = f"{checksum.hexdigest()}, journal says {entry.checksum}"
-        return Fault(entry.index, entry.file, "checksum", detail)
+        return _other_checksum(entry, checksum.hexdigest(), entry.checksum)
     ids = file.arrays["input_ids"].astype("<i4")
     if xxhash.xxh3_128_hexdigest(ids.data) != entry.digest:
         return Fault(entry.index, entry.file, "digest", "the ids are not the ones that were filed")

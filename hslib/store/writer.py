@@ -5,7 +5,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -142,9 +142,12 @@ class StoreWriter:
             layers=layers,
             finished_at=time.time() if finished_at is None else finished_at,
         )
+        parts = [*(tensor.bytes for tensor in encoded.tensors.values()), tail]
+        if self._encoding != "plain":
+            draft = dataclasses.replace(draft, file_checksum=_checksum(parts))
         described = {name: (t.dtype, t.shape) for name, t in encoded.tensors.items()}
         header = sample_header(draft, self.manifest, described)
-        parts = [header, *(tensor.bytes for tensor in encoded.tensors.values()), tail]
+        parts = [header, *parts]
         file = self.storage.sample_file(sample.index, draft.entry)
         size = sum(len(part) for part in parts)
         etag = self.storage.put(file, parts, self._suffix, self._rename)
@@ -193,6 +196,13 @@ class StoreWriter:
         file = PurePosixPath(entry.file)
         name = file.name if entry.entry in file.name else f"{file.stem}-{entry.entry}{file.suffix}"
         self.storage.move(entry.file, f"quarantine/{name}")
+
+
+def _checksum(parts: Iterable[bytes | memoryview]) -> str:
+    found = xxhash.xxh3_64()
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()
 
 
 def _refuse_other_splits(storage: Storage, num_shards: int) -> None:

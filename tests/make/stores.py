@@ -116,12 +116,18 @@ def failure(index: int) -> Entry:
 # --- past the gate: any states under any ids ----------------------------------------------
 
 
-def write_store(path: Path, rows: Sequence[Row], boundaries: Sequence[int] = BOUNDARIES) -> Store:
+def write_store(
+    path: Path,
+    rows: Sequence[Row],
+    boundaries: Sequence[int] = BOUNDARIES,
+    encoding: Encoding = "plain",
+) -> Store:
     """Dump, then store what was dumped; nothing is validated between."""
     dumps = DumpDir(path.parent / f"{path.name}-dumps")
     facts = manifest(
         boundaries=tuple(boundaries),
         hidden_size=rows[0][1].shape[2],
+        encoding=encoding,
         num_layers=10,
         vocab_size=768,
         model_class="DeepseekV3ForCausalLM",

@@ -115,7 +115,8 @@ def dequantise(codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
     bits = np.empty(codes.shape, np.uint16)
     for part in _parts(codes.shape):
         values = np.take(table, codes[part])  # faster than torch's own conversion
-        values *= scales[part][..., None]
+        with np.errstate(over="ignore", invalid="ignore"):  # of a damaged file's scales
+            values *= scales[part][..., None]
         bits[part] = torch.from_numpy(values).bfloat16().view(torch.uint16).numpy()
     return bits
 
@@ -127,8 +128,11 @@ def relative_errors(bits: np.ndarray, decoded: np.ndarray) -> tuple[float, ...]:
     worst = torch.zeros(bits.shape[1])
     for part in _parts(bits.shape):
         values = _floats(bits[part])
-        lost = torch.linalg.vector_norm(_floats(decoded[part]) - values, dim=-1)
-        norm = torch.linalg.vector_norm(values, dim=-1)
+        largest = values.abs().amax(-1, keepdim=True)
+        largest[largest == 0] = 1.0
+        # of values near 1, whose squares neither overflow nor vanish
+        lost = torch.linalg.vector_norm((_floats(decoded[part]) - values) / largest, dim=-1)
+        norm = torch.linalg.vector_norm(values / largest, dim=-1)
         worst = torch.maximum(worst, torch.where(norm > 0, lost / norm, lost).amax(0))
     return tuple(worst.tolist())
 
