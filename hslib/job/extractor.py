@@ -272,7 +272,7 @@ class Extractor:
             self._reporter.log.warning("[%d] no answer: %s", index, error)
             self._lose(member, pending, error)
             self._await(member, error)
-        elif reaction == "fail" and not is_alone:
+        elif reaction == "fail" and isinstance(error, RequestError) and not is_alone:
             self._scheduler.put_back(pending)  # a refusal of several does not say which is meant
         elif reaction == "retry" and pending.errors < self._parameters.max_attempts:
             # in company nothing is counted: the error may be another row's
