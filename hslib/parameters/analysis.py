@@ -95,7 +95,9 @@ class ExportParameters(StoreParameters):
     ``model_path`` empty = the one that the manifest names. ``draft_vocab_size`` 0 = the model's
     whole vocabulary. ``num_steps``: of the drafter trained here; 0 = export only.
     ``own_answers_store``: of rows that the target answered itself (notebook 00, ``regenerate``), to
-    train one more drafter on; empty = none, of the demo one that is made.
+    train one more drafter on; empty = none, of the demo one that is made. ``encoding_seeds``: so
+    many drafters are trained on plain and on FP8 states, to see what that costs; 0 = none, of the
+    demo 3.
     """
 
     trainer: Literal["speculators", "specforge"] = "speculators"
@@ -104,6 +106,7 @@ class ExportParameters(StoreParameters):
     draft_vocab_size: int = Field(320, ge=0)
     num_steps: int = Field(200, ge=0)
     own_answers_store: str = ""
+    encoding_seeds: int = Field(0, ge=0)
     seed: int = 0
 
     @property
