@@ -49,6 +49,7 @@ def of_replica(job: ExtractionParameters, number: int) -> ExtractionParameters:
             "run_dir": str(job.run_path / "replicas" / name),
             "store_dir": str(job.store_path),
             "model_path": str(job.model_folder) if job.model_path else "",
+            "layers": job.plain_layers,
             "dump_dir": str(dumps),
             "ray_address": "",
             "num_replicas": 1,
