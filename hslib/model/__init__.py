@@ -1,7 +1,8 @@
 """A model's folder: its config, layer numbers, weights, final norm, identity; a draft's wishes."""
 
 from hslib.model.config import read_config, require_folder
-from hslib.model.draft import Draft, DraftLayers
+from hslib.model.draft import Draft
+from hslib.model.draft_layers import DraftLayers, layers_text
 from hslib.model.folder import ModelInfo, read_model, read_shape, tokenizer_digest
 from hslib.model.hub import how_to_fetch, local_folder, missing_files
 from hslib.model.identity import Canary, canary_ids, model_differences, take_canary
@@ -9,7 +10,6 @@ from hslib.model.layer_choice import (
     choose_layers,
     draft_layers,
     layers_source,
-    layers_text,
     names_a_draft,
     read_draft,
 )

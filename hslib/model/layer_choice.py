@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from hslib.errors import ParameterError
-from hslib.model.draft import Draft, DraftLayers, layers_of, parse_draft
+from hslib.model.draft import Draft, parse_draft
+from hslib.model.draft_layers import DraftLayers, layers_of
 from hslib.model.folder import ModelInfo
 from hslib.model.hub import local_folder
 from hslib.model.layers import Boundaries, parse_layers
@@ -52,11 +53,6 @@ def layers_source(layers: str, model: ModelInfo) -> dict[str, str]:
     return {"layers from": f"{layers}, {found.source}"}
 
 
-def layers_text(boundaries: Boundaries) -> str:
-    """Boundaries as the parameter ``layers`` takes them."""
-    return ",".join(map(str, boundaries)) or "none"
-
-
 def read_draft(path: str) -> Draft:
     """A draft's folder, its ``config.json``, or its id in the hub.
 
@@ -77,7 +73,7 @@ def _config(text: str) -> dict[str, Any]:
     except FileNotFoundError:
         what = "there is no config.json in it" if found.is_dir() else "it is not there"
         raise ParameterError(what, fix=_FIX) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         why = re.sub(r"\s+", " ", str(error))
         raise ParameterError(f"{file} can't be read as JSON: {why}", fix=_FIX) from error
     if not isinstance(config, dict):

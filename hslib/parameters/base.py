@@ -11,7 +11,7 @@ from pydantic import Field
 from hslib import demo
 from hslib.dataset import absolute_source
 from hslib.errors import ParameterError
-from hslib.model import choose_layers, layers_text, local_folder, names_a_draft, read_shape
+from hslib.model import local_folder
 from hslib.parameters.problems import as_message, bad_values, unknown_name
 from hslib.store import StoreUrl, read_store_url
 
@@ -85,7 +85,7 @@ class CaptureParameters(Parameters):
 
     ``model_path``: a folder or an id of the hub, empty = the demo's model. ``layers``: words,
     numbers, or a draft that names them (:func:`hslib.model.choose_layers`). ``store_final``: the
-    final state is stored beside the ``layers``. ``accept_unwitnessed``: go on where no layer's
+    final state is stored beside them. ``accept_unwitnessed``: go on where no layer's
     reading confirms a state; the store then says so. ``context_length``: tokens, 0 = the model's
     own. ``extra_args``: further flags of SGLang's.
     """
@@ -102,13 +102,6 @@ class CaptureParameters(Parameters):
     def model_folder(self) -> Path:
         """The model's folder, absolute; an id of the hub is looked up, and fetched if need be."""
         return local_folder(self.model_path) if self.model_path else demo.model_path()
-
-    @property
-    def plain_layers(self) -> str:
-        """``layers`` for a host that may lack the draft: its boundaries in place of its path."""
-        if not names_a_draft(self.layers):
-            return self.layers
-        return layers_text(choose_layers(self.layers, read_shape(self.model_folder)))
 
 
 class DatasetParameters(Parameters):

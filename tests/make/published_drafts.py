@@ -375,6 +375,22 @@ DRAFTS = {
         (41, 42, 43),
         "after",
     ),
+    "DeepSeek-V4.1, whose head stands in the language model's part": PublishedDraft(
+        {
+            "architectures": ["DeepseekV4ForConditionalGeneration"],
+            "text_config": {
+                "dspark_markov_rank": 256,
+                "dspark_target_layer_ids": [37, 38, 39],
+                "hidden_size": 4096,
+                "num_hidden_layers": 40,
+                "vocab_size": 129280,
+            },
+        },
+        target("DeepseekV4ForConditionalGeneration", 40, 4096, 129280),
+        "dspark",
+        (38, 39, 40),
+        "after",
+    ),
     "lmsys/DeepSeek-R1-NextN": PublishedDraft(
         {
             "architectures": ["DeepseekV3ForCausalLMNextN"],
