@@ -61,7 +61,7 @@ def test_a_folder_its_config_and_a_relative_path_are_the_draft(
     monkeypatch.setenv("HOME", str(draft.parent))
     monkeypatch.setattr("hslib.model.hub._cached", lambda *_: pytest.fail("asked the hub"))
     given = (str(draft), f" {draft}/ ", str(draft / "config.json"), "./one", "one/config.json")
-    for layers in (*given, "~/one", "one/"):
+    for layers in (*given, "~/one", "~/one/config.json", "one/"):
         assert choose_layers(layers, MODEL) == (2, 5, 7), layers
     (source,) = layers_source("./one", MODEL).values()
     assert source.startswith("./one, eagle_config.eagle_aux_hidden_state_layer_ids [1, 4, 6]")
