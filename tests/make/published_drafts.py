@@ -1,8 +1,9 @@
 """Configs after the shape of published drafts: which keys they state, where, and what they omit.
 
-Cut down to what says which states of which target they read. The ids are those of the drafts named,
-or of the example configs of the tool that trains them. ``boundaries`` None: the ids can be meant in
-two ways, and ``meanings`` are both.
+Cut down to what says which states of which target they read. Where a repository or one of
+SpecForge's example configs is named, the ids are its own, as its config or reports about it give
+them; an entry called a form has a tool's keys, and made-up ids. ``boundaries`` None: the ids can be
+meant in two ways, and ``meanings`` are both.
 """
 
 from pathlib import Path
@@ -224,7 +225,7 @@ DRAFTS = {
         "before",
         ((1, 46, 90), (2, 47, 91)),
     ),
-    "RedHatAI/Qwen3-8B-speculator.peagle": PublishedDraft(
+    "speculators' P-EAGLE form": PublishedDraft(
         _speculators(QWEN3_8B, "peagle", 4, eagle_aux_hidden_state_layer_ids=[2, 18, 33]),
         QWEN3_8B,
         "peagle",
@@ -238,7 +239,7 @@ DRAFTS = {
         (1, 12, 23, 34, 45),
         "before",
     ),
-    "RedHatAI/gemma-4-31B-it-speculator.dspark": PublishedDraft(
+    "speculators' DSpark form": PublishedDraft(
         _speculators(
             GEMMA4_31B, "dspark", 5, aux_hidden_state_layer_ids=[2, 16, 30, 44, 58], markov_rank=256
         ),
@@ -247,7 +248,7 @@ DRAFTS = {
         (2, 16, 30, 44, 58),
         "before",
     ),
-    "speculators' MTP head of Qwen3-Next-80B-A3B": PublishedDraft(
+    "speculators' MTP form": PublishedDraft(
         _speculators(QWEN3_NEXT, "mtp", 48, num_nextn_predict_layers=1),
         QWEN3_NEXT,
         "mtp",
@@ -322,7 +323,7 @@ DRAFTS = {
         "after",
     ),
     # --- DeepSpec: ids on top
-    "deepseek-ai/dspark_qwen3_4b_block7": PublishedDraft(
+    "DeepSpec's DSpark form": PublishedDraft(
         {
             "architectures": ["Qwen3DSparkModel"],
             "block_size": 7,
@@ -341,7 +342,7 @@ DRAFTS = {
         (2, 10, 18, 26, 34),
         "after",
     ),
-    "DeepSpec's EAGLE-3 of Qwen3-4B": PublishedDraft(  # always five
+    "DeepSpec's EAGLE-3 form": PublishedDraft(  # always five
         {
             "architectures": ["Qwen3Eagle3Model"],
             "hidden_size": 2560,
@@ -405,7 +406,7 @@ DRAFTS = {
         (61,),
         "either",
     ),
-    "Qwen/Qwen3.6-27B, its own MTP head": PublishedDraft(
+    "Qwen3.5's form of its own MTP head": PublishedDraft(
         {
             "architectures": ["Qwen3_5ForConditionalGeneration"],
             "text_config": {

@@ -174,7 +174,7 @@ def test_a_draft_for_another_target_is_refused_with_the_differing_fields() -> No
     assert set(refused(DFLASH, deeper).fields) == {"num_layers"}
     nested = {**DFLASH, "dflash_config": {"num_target_layers": 40}}
     assert set(refused(nested, QWEN3_8B).fields) == {"num_layers"}
-    head = DRAFTS["speculators' MTP head of Qwen3-Next-80B-A3B"].config
+    head = DRAFTS["speculators' MTP form"].config
     assert set(refused(head, target("", 36, 2048, 151936)).fields) == {"num_layers"}
     narrower = {**PLAIN, "hidden_size": 2048}
     assert set(refused(narrower, LLAMA_8B).fields) == {"hidden_size"}
