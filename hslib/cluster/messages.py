@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hslib.model import choose_layers, layers_text, names_a_draft, read_shape
 from hslib.parameters import ExtractionParameters
 from hslib.server import ServerCheck
 
@@ -49,8 +50,16 @@ def of_replica(job: ExtractionParameters, number: int) -> ExtractionParameters:
             "run_dir": str(job.run_path / "replicas" / name),
             "store_dir": str(job.store_path),
             "model_path": str(job.model_folder) if job.model_path else "",
+            "layers": _without_draft(job),
             "dump_dir": str(dumps),
             "ray_address": "",
             "num_replicas": 1,
         }
     )
+
+
+def _without_draft(job: ExtractionParameters) -> str:
+    """The job's layers as numbers where a draft names them: the replica's host may not have it."""
+    if not names_a_draft(job.layers):
+        return job.layers
+    return layers_text(choose_layers(job.layers, read_shape(job.model_folder)))

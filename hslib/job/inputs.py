@@ -14,7 +14,7 @@ from hslib.job.plan import (
     require_masks,
     require_room,
 )
-from hslib.model import ModelInfo, parse_layers, placeholder_ids, read_model
+from hslib.model import ModelInfo, choose_layers, placeholder_ids, read_model
 from hslib.parameters import ExtractionParameters
 from hslib.server import launch
 from hslib.server.processes import is_alive
@@ -53,7 +53,7 @@ def input_problems(parameters: ExtractionParameters) -> list[HslibError]:
     """
     found = _Found()
     model = found.of(_known_model, parameters)
-    layers = found.of(parse_layers, parameters.layers, model.num_layers) if model else None
+    layers = found.of(choose_layers, parameters.layers, model) if model else None
     survey = found.of(_check_rows, parameters, model)
     store = found.of(_check_store, parameters)
     if model and layers is not None and survey and survey.num_rows <= _ROWS:

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -30,7 +30,7 @@ from hslib.job.plan import (
     require_room,
     require_unchanged,
 )
-from hslib.model import ModelInfo, parse_layers, placeholder_ids, read_model
+from hslib.model import ModelInfo, choose_layers, layers_source, placeholder_ids, read_model
 from hslib.parameters import ExtractionParameters
 from hslib.server import Servers
 from hslib.store import (
@@ -55,6 +55,7 @@ class Job:
     plan: JobPlan
     manifest: Manifest
     stored_before: frozenset[int]  # indices in the store when the job was planned
+    layers_source: dict[str, str] = field(default_factory=dict)  # the draft that named them
 
     def samples(self) -> Iterator[Sample]:
         """The rows to extract, in dataset order, read as they are wanted.
@@ -92,6 +93,7 @@ class Job:
             "rejected": _with_reasons(len(plan.rejections), plan.rejections),
             "longest row": f"{plan.longest:,} tokens",
             "boundaries": self.manifest.states_sentence(),
+            **self.layers_source,
             "states": self.manifest.witness_sentence(),
             "encoding": self.manifest.encoding_sentence(),
             "bytes per token": f"{plan.stored_bytes_per_token:,.0f}",
@@ -213,7 +215,8 @@ def prepare(parameters: ExtractionParameters, servers: Servers) -> Job:
         dump_free=servers.dump_room_bytes(),
         num_shards=parameters.num_shards,
     )
-    return Job(parameters, dataset, survey, plan, manifest, frozenset(stored))
+    source = layers_source(parameters.layers, model)
+    return Job(parameters, dataset, survey, plan, manifest, frozenset(stored), source)
 
 
 def _limits(parameters: ExtractionParameters, servers: Servers, model: ModelInfo) -> Limits:
@@ -257,7 +260,7 @@ def _model_of(parameters: ExtractionParameters, servers: Servers) -> ModelInfo:
             f"state, and store_final is {parameters.store_final}",
             fix=f"set store_final = {plugin.stores_final}, or start the server anew",
         )
-    wanted = parse_layers(parameters.layers, model.num_layers)
+    wanted = choose_layers(parameters.layers, model)
     if wanted != plugin.boundaries:
         raise ServerError(
             "the server captures other layers than the job asks for",

@@ -118,6 +118,11 @@ def _customary(num_layers: int) -> Boundaries:
     return (2, num_layers // 2, num_layers - 3)
 
 
+def is_default_of_outputs(ids: Sequence[int], num_layers: int) -> bool:
+    """Whether ids are the default of the tools that count outputs: ``1, n // 2 - 1, n - 4``."""
+    return tuple(ids) == tuple(b - 1 for b in _customary(num_layers))
+
+
 def _collides(ids: Sequence[int]) -> bool:
     return list(ids) != sorted(set(ids))
 
@@ -197,13 +202,15 @@ def readings(
     fixed = DIALECTS[dialect].rule
     if fixed is not None:
         return verbatim if fixed == "boundary" else after
+    if dialect == "eagle_config" and is_default_of_outputs(ids, num_layers):
+        return {"SpecForge's and Model-Optimizer's default": tuple(i + 1 for i in ids)}
     rule = sglang_rule(architecture)
     if rule is None:
         return verbatim | after
     taken = apply_rule(rule, ids, num_layers)
     others: dict[str, Boundaries] = {}
     if dialect == "eagle_config":
-        others = {"vLLM, speculators": tuple(ids)}
+        others = verbatim
     elif (rule == "after_if_first_is_1" and ids and ids[0] == 1) or (
         rule == "verbatim_if_final" and num_layers in ids
     ):

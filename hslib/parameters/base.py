@@ -83,8 +83,9 @@ class KeyParameters(Parameters):
 class CaptureParameters(Parameters):
     """What is captured of which model, and how a server for that is started.
 
-    ``model_path``: a folder or an id of the hub, empty = the demo's model. ``store_final``: the
-    final state is stored beside the ``layers``. ``accept_unwitnessed``: go on where no layer's
+    ``model_path``: a folder or an id of the hub, empty = the demo's model. ``layers``: words,
+    numbers, or a draft that names them (:func:`hslib.model.choose_layers`). ``store_final``: the
+    final state is stored beside them. ``accept_unwitnessed``: go on where no layer's
     reading confirms a state; the store then says so. ``context_length``: tokens, 0 = the model's
     own. ``extra_args``: further flags of SGLang's.
     """

@@ -13,7 +13,14 @@ from pathlib import Path
 import psutil
 
 from hslib.errors import HslibError, ParameterError, ServerError
-from hslib.model import ModelInfo, how_to_fetch, missing_files, parse_layers, read_model
+from hslib.model import (
+    ModelInfo,
+    choose_layers,
+    how_to_fetch,
+    layers_source,
+    missing_files,
+    read_model,
+)
 from hslib.parameters import ServerParameters
 from hslib.server.dumps import DUMP_SHARE, dump_bytes
 from hslib.server.remote_code import TRUST_FLAG, ask_sglang, remote_files
@@ -125,6 +132,7 @@ def facts(plan: LaunchPlan | None, problems: Problems) -> dict[str, str]:
         f"{model.hidden_size}, vocabulary {model.vocab_size}",
         **({"layers counted": "; ".join(model.notes)} if model.notes else {}),
         "boundaries to capture": ", ".join(map(str, plan.boundaries)) or "none",
+        **layers_source(parameters.layers, model),
         "final state": "captured" if parameters.store_final else "not captured",
         "bytes per token": f"{_bytes_per_token(parameters, model, plan.boundaries):,}",
         "dump directory": f"yours, private, room for {parameters.concurrency} rows of "
@@ -177,7 +185,7 @@ def _check_model(
             cure = "fetch that file, or copy the folder with what it links to"
             problems.add(f"{folder / name} is not there: it is {why}", how_to_fetch(folder) or cure)
         model = read_model(folder)
-        boundaries = parse_layers(parameters.layers, model.num_layers)
+        boundaries = choose_layers(parameters.layers, model)
     except ParameterError as error:
         problems.append(error)
         return None, ()

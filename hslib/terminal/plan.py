@@ -24,7 +24,7 @@ def plan(
     ] = "",
     hidden_size: Annotated[int, typer.Option(help="without a model at hand")] = 0,
     num_layers: Annotated[int, typer.Option(help="likewise")] = 0,
-    layers: Annotated[str, typer.Option(help='boundaries such as "3,31,59"')] = "auto",
+    layers: Annotated[str, typer.Option(help='boundaries such as "3,31,59", or a draft')] = "auto",
     tokens: Annotated[
         int | None, typer.Option(parser=_whole, help="of all samples together, such as 61e6")
     ] = None,
@@ -81,7 +81,7 @@ def _shape(model: str, hidden_size: int, num_layers: int, layers: str) -> tuple[
     Raises:
         ParameterError: the shape is not known, or said twice.
     """
-    from hslib.model import parse_layers, read_shape
+    from hslib.model import choose_layers, names_a_draft, parse_layers, read_shape
 
     vocab_size = 2**31
     if model and (hidden_size or num_layers):
@@ -90,10 +90,13 @@ def _shape(model: str, hidden_size: int, num_layers: int, layers: str) -> tuple[
         shape = read_shape(model)
         hidden_size, num_layers = shape.hidden_size, shape.num_layers
         vocab_size = shape.vocab_size
+        return len(choose_layers(layers, shape)) + 1, hidden_size, vocab_size
     if hidden_size < 1 or num_layers < 1:
         raise ParameterError(
             "the model's shape is not known", fix="give --model, or --hidden-size and --num-layers"
         )
+    if names_a_draft(layers):
+        raise ParameterError("a draft's layers are of a model", fix="give --model")
     return len(parse_layers(layers, num_layers)) + 1, hidden_size, vocab_size
 
 

@@ -1,12 +1,9 @@
 """Layer numbers in every tool's dialect, against the tools' own code where it is installed."""
 
-import ast
-import importlib.util
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from make.source_code import function_of
 
 from hslib import demo, terminal
 from hslib.errors import ParameterError
@@ -36,6 +33,9 @@ KIMI, LLAMA, GPT_OSS = "DeepseekV3ForCausalLM", "LlamaForCausalLM", "GptOssForCa
         ("specforge", KIMI, (1, 29, 57), (2, 30, 58)),
         ("modelopt", LLAMA, (1, 29, 57), (2, 30, 58)),
         ("eagle_config", KIMI, (2, 30, 58), (2, 30, 58)),
+        ("eagle_config", KIMI, (1, 29, 57), (2, 30, 58)),
+        ("eagle_config", LLAMA, (1, 29, 57), (2, 30, 58)),
+        ("eagle_config", "SomeNewForCausalLM", (1, 29, 57), (2, 30, 58)),
     ],
 )
 def test_ids_of_a_61_layer_model_mean_these_boundaries(
@@ -51,7 +51,7 @@ def test_ids_of_a_61_layer_model_mean_these_boundaries(
         ("sglang", "KimiK25ForConditionalGeneration", (1, 29, 57), {(2, 30, 58), (1, 29, 57)}),
         ("sglang", GPT_OSS, (2, 30, 61), {(2, 30, 61), (3, 31, 62)}),
         ("sglang", "SomeNewForCausalLM", (2, 30, 58), {(2, 30, 58), (3, 31, 59)}),
-        ("eagle_config", LLAMA, (1, 29, 57), {(2, 30, 58), (1, 29, 57)}),
+        ("eagle_config", LLAMA, (1, 28, 57), {(2, 29, 58), (1, 28, 57)}),
     ],
 )
 def test_ids_with_two_meanings_are_an_error_that_shows_both(
@@ -157,7 +157,9 @@ def test_the_rules_are_those_of_the_installed_sglang(
     architecture: str, ids: tuple[int, ...] | None
 ) -> None:
     """The setter's own source, run on a stand-in model."""
-    setter = _setter(_FILES[architecture])
+    setter = function_of(
+        "sglang", f"srt/models/{_FILES[architecture]}", "set_eagle3_layers_to_capture"
+    )
     inner = SimpleNamespace(layers_to_capture=[])
     model = SimpleNamespace(
         model=inner,
@@ -169,21 +171,3 @@ def test_the_rules_are_those_of_the_installed_sglang(
     assert rule is not None
     expected = auto_boundaries(61) if ids is None else apply_rule(rule, ids, 61)
     assert tuple(inner.layers_to_capture) == expected
-
-
-def _setter(file: str) -> Any:
-    """``set_eagle3_layers_to_capture`` out of a model file, without importing the server."""
-    spec = importlib.util.find_spec("sglang")
-    assert spec is not None and spec.submodule_search_locations is not None
-    path = Path(spec.submodule_search_locations[0]) / "srt/models" / file
-    name = "set_eagle3_layers_to_capture"
-    found = [
-        node
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef) and node.name == name
-    ]
-    module = ast.Module(body=[found[-1]], type_ignores=[])
-    names: dict[str, Any] = {"Optional": SimpleNamespace, "List": list}
-    found[-1].args.args[1].annotation = None
-    exec(compile(module, str(path), "exec"), names)  # the server's own few lines
-    return names[name]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from make.drafts import write_draft
 from real.servers import end_server
 from real.warm import WarmServers
 
@@ -31,7 +32,8 @@ def folder(tmp_path: Path, model_of: Callable[[str], Path]) -> Path:
 
 def parameters_of(folder: Path | str, tmp_path: Path, **values: Any) -> ServerParameters:
     places = {"run_dir": str(tmp_path / "run"), "dump_dir": str(tmp_path / "dumps")}
-    return ServerParameters(model_path=str(folder), layers="1,3,5", **places, **values)
+    defaults = {"model_path": str(folder), "layers": "1,3,5"}
+    return ServerParameters.model_validate({**defaults, **places, **values})
 
 
 def problems_of(folder: Path, tmp_path: Path, **values: Any) -> str:
@@ -39,6 +41,27 @@ def problems_of(folder: Path, tmp_path: Path, **values: Any) -> str:
     assert plan is None
     assert all(problem.fix for problem in problems)
     return "\n".join(map(str, problems))
+
+
+# --- layers ---------------------------------------------------------------------------------
+
+
+def test_a_draft_names_the_layers_and_the_table_says_so(folder: Path, tmp_path: Path) -> None:
+    draft = write_draft(tmp_path / "draft", folder, None, target_layer_ids=[0, 2, 5])
+    plan, problems = preflight.preflight(parameters_of(folder, tmp_path, layers=str(draft)))
+    assert plan is not None and plan.boundaries == (1, 3, 6), problems
+    facts = preflight.facts(plan, problems)
+    assert facts["boundaries to capture"] == "1, 3, 6"
+    assert facts["layers from"].startswith(f"{draft}, target_layer_ids [0, 2, 5]: the outputs")
+    assert command_line.environment(plan)["SGLANG_HS_DUMP_BOUNDARIES"] == "1,3,6"
+
+
+def test_a_draft_for_another_model_is_a_problem_with_its_cure(folder: Path, tmp_path: Path) -> None:
+    draft = write_draft(tmp_path / "draft", folder, [0, 2, 5], vocab_size=5)
+    text = problems_of(folder, tmp_path, layers=str(draft))
+    assert f"parameter 'layers': draft {draft}: it is a draft for another target" in text
+    assert "vocab_size" in text
+    assert "it is not there" in problems_of(folder, tmp_path, layers=f"{tmp_path}/gone")
 
 
 # --- files ----------------------------------------------------------------------------------
