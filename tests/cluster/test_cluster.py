@@ -16,6 +16,7 @@ from unittest.mock import Mock
 import psutil
 import pytest
 import ray
+import tenacity
 from fakes.bucket import Bucket
 from fakes.replica import ok_lines, opened, run, when_stored
 from fakes.server import states_of
@@ -40,11 +41,10 @@ from hslib.store import Store, open_storage
 SAMPLES = [random_sample(i, 10 + i % 40, seed=19) for i in range(120)]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def local_ray() -> Iterator[None]:
-    before = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), before])
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+@tenacity.retry(stop=tenacity.stop_after_attempt(3), reraise=True)
+def _start_ray() -> None:
+    """Ray's own processes may be late on a busy machine."""
+    ray.shutdown()
     ray.init(
         address="local",
         num_cpus=4,
@@ -53,6 +53,14 @@ def local_ray() -> Iterator[None]:
         log_to_driver=False,
         logging_level="ERROR",
     )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def local_ray() -> Iterator[None]:
+    before = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), before])
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    _start_ray()
     yield
     ray.shutdown()
     os.environ["PYTHONPATH"] = before
