@@ -78,7 +78,7 @@ def recode_store(
             _copy(writer, store.checked(entry.index), manifest)
             on_sample(entry.size_bytes)
 
-        with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
+        with ThreadPoolExecutor(workers or min(8, 2 * (os.cpu_count() or 1))) as pool:
             futures = [pool.submit(work, entry) for entry in todo]
             try:
                 for future in futures:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 MAX = 448.0  # largest finite float8_e4m3fn (Micikevicius et al. 2022, table 1)
+_LEAST_SCALE = 2.0**-126  # the least normal float32; also of zeros
 _VALUES_AT_ONCE = 1 << 15  # torch divides more among threads, which then wait for one another
 
 
@@ -33,17 +34,17 @@ class Fp8:
 
     def encode(self, bits: np.ndarray) -> Encoded:
         split = bits.shape[1] - self.keeps_last
-        codes, scales = quantise(bits[:, :split])
-        decoded = bits.copy()
-        decoded[:, :split] = dequantise(codes, scales)
+        made = quantise(bits[:, :split])
         tensors = {
-            "hidden_states.fp8": Tensor("F8_E4M3", codes.shape, codes),
-            "hidden_states.scales": Tensor("F32", scales.shape, scales),
+            "hidden_states.fp8": Tensor("F8_E4M3", made.codes.shape, made.codes),
+            "hidden_states.scales": Tensor("F32", made.scales.shape, made.scales),
         }
-        if self.keeps_last:
-            last = np.ascontiguousarray(bits[:, split:])
-            tensors["hidden_states.bf16"] = Tensor("BF16", last.shape, last)
-        return Encoded(tensors, decoded, relative_errors(bits, decoded))
+        if not self.keeps_last:
+            return Encoded(tensors, made.decoded, made.errors)
+        last = np.ascontiguousarray(bits[:, split:])
+        tensors["hidden_states.bf16"] = Tensor("BF16", last.shape, last)
+        decoded = np.concatenate((made.decoded, last), axis=1)
+        return Encoded(tensors, decoded, (*made.errors, 0.0))
 
     def tensors(
         self, shape: Shape, _found: Mapping[str, np.ndarray]
@@ -66,6 +67,17 @@ class Fp8:
         split = num_states - self.keeps_last
         size = split * (hidden_size + 4) + (num_states - split) * hidden_size * 2
         return size / (num_states * hidden_size * 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Quantised:
+    """``codes`` uint8 [T, K, H], ``scales`` float32 [T, K], and what they give back: ``decoded``
+    uint16 [T, K, H]. ``errors``: per state the largest relative error (L2) of a token."""
+
+    codes: np.ndarray
+    scales: np.ndarray
+    decoded: np.ndarray
+    errors: tuple[float, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,19 +104,26 @@ class ScaledStates:
         return dequantise(self.codes[:, part], self.scales[:, part])[:, 0]
 
 
-def quantise(bits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """uint16 [T, K, H], the bits of finite bfloat16 -> uint8 [T, K, H], float32 [T, K]."""
+def quantise(bits: np.ndarray) -> Quantised:
+    """Of uint16 [T, K, H], the bits of finite bfloat16 values."""
     import torch
 
-    codes, scales = np.empty(bits.shape, np.uint8), np.empty(bits.shape[:2], np.float32)
+    tokens, states, _ = bits.shape
+    codes, decoded = np.empty(bits.shape, np.uint8), np.empty(bits.shape, np.uint16)
+    scales, worst = np.empty((tokens, states), np.float32), torch.zeros(states)
     for part in _parts(bits.shape):
         values = _floats(bits[part])
         scale = values.abs().amax(-1, keepdim=True) / MAX
-        scale[scale == 0] = 1.0
-        small = (values / scale).clamp_(-MAX, MAX).to(torch.float8_e4m3fn)
-        codes[part] = small.view(torch.uint8).numpy()
+        scale.clamp_(min=_LEAST_SCALE)
+        small = values / scale
+        codes[part] = small.to(torch.float8_e4m3fn).view(torch.uint8).numpy()
         scales[part] = scale.squeeze(-1).numpy()
-    return codes, scales
+        decoded[part] = dequantise(codes[part], scales[part])
+        # of values up to 448, whose squares neither overflow nor vanish
+        lost = torch.linalg.vector_norm((_floats(decoded[part]) / scale).sub_(small), dim=-1)
+        norm = torch.linalg.vector_norm(small, dim=-1)
+        worst = torch.maximum(worst, torch.where(norm > 0, lost / norm, lost).amax(0))
+    return Quantised(codes, scales, decoded, tuple(worst.tolist()))
 
 
 def dequantise(codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
@@ -119,22 +138,6 @@ def dequantise(codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
             values *= scales[part][..., None]
         bits[part] = torch.from_numpy(values).bfloat16().view(torch.uint16).numpy()
     return bits
-
-
-def relative_errors(bits: np.ndarray, decoded: np.ndarray) -> tuple[float, ...]:
-    """Per state of uint16 [T, L, H], the largest relative error (L2) of a token."""
-    import torch
-
-    worst = torch.zeros(bits.shape[1])
-    for part in _parts(bits.shape):
-        values = _floats(bits[part])
-        largest = values.abs().amax(-1, keepdim=True)
-        largest[largest == 0] = 1.0
-        # of values near 1, whose squares neither overflow nor vanish
-        lost = torch.linalg.vector_norm((_floats(decoded[part]) - values) / largest, dim=-1)
-        norm = torch.linalg.vector_norm(values / largest, dim=-1)
-        worst = torch.maximum(worst, torch.where(norm > 0, lost / norm, lost).amax(0))
-    return tuple(worst.tolist())
 
 
 def _parts(shape: Shape) -> Iterator[slice]:
