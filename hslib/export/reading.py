@@ -76,9 +76,10 @@ class Reading:
 
     def is_as_stored(self, num_states: int) -> bool:
         """Whether all stored states are read, in their order and unchanged."""
-        bridge = self.bridge
-        last = (bridge.column,) if bridge and bridge.norm is None else ()
-        return (*self.columns, *last) == tuple(range(num_states))
+        if self.bridge is None:
+            return self.columns == tuple(range(num_states))
+        columns = (*self.columns, self.bridge.column)
+        return self.bridge.norm is None and columns == tuple(range(num_states))
 
     @property
     def state_names(self) -> tuple[str, ...]:
