@@ -6,6 +6,7 @@ Qwen3's for the DFlash family. Left to SpecForge: ``mask_token_id``, which it re
 tokenizer. Knows nothing of stores.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,16 +76,23 @@ def draft_config(
         **{name: config.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")},
     }
     if drafter == "eagle3":
-        return common | _eagle3(config, layer_ids, draft_vocab_size)
+        return common | _eagle3(common, layer_ids, draft_vocab_size)
     return common | _dflash(drafter, common, layer_ids, num_layers)
 
 
-def _eagle3(config: ModelConfig, layer_ids: Sequence[int], draft_vocab_size: int) -> dict[str, Any]:
+def _eagle3(
+    common: dict[str, Any], layer_ids: Sequence[int], draft_vocab_size: int
+) -> dict[str, Any]:
+    size, heads = common["hidden_size"], common["num_attention_heads"]
+    # transformers' LlamaConfig takes no other number (Qwen3.6-27B: 5120 wide, 24 heads)
+    heads = next(number for number in range(heads, 0, -1) if size % number == 0)
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
         "num_hidden_layers": 1,
-        "target_hidden_size": config["hidden_size"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": math.gcd(heads, common["num_key_value_heads"]),
+        "target_hidden_size": size,
         "draft_vocab_size": draft_vocab_size,
         "eagle_config": {
             "use_aux_hidden_state": True,

@@ -87,6 +87,8 @@ def specforge_step(export: Path, model_path: Path) -> Step:
     overrides = ["training.attention_backend=sdpa", "model.torch_dtype=float32"]
     overrides += ["training.ttt_length=2", "training.num_anchors=4"]
     overrides.append(f"data.max_length={_TOKENS}")
+    if not (model_path / "tokenizer.json").is_file():
+        overrides.append("model.mask_token_id=3")
     config = load_config(str(export / "specforge.yaml"), overrides)
     providers = resolve_run(config).algorithm.providers
     draft_config = resolve_draft_config(config, provider=providers.model.draft_config)
