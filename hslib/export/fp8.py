@@ -5,7 +5,8 @@
 largest magnitude to 448. A state of large norm costs the small ones beside it precision.
 """
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -36,3 +37,16 @@ def relative_errors(states: "torch.Tensor", read: "torch.Tensor") -> list[float]
     wide = states.float()
     size = wide.norm(dim=(0, 2)).clamp(min=1e-30)
     return [float(error) for error in (read.float() - wide).norm(dim=(0, 2)) / size]
+
+
+def open_dataset(export: Path, **options: Any) -> Any:
+    """The installed speculators' ``ArrowDataset`` of an export, in this layout or in bf16.
+
+    Args:
+        options: more of the dataset's own, such as ``split``.
+    """
+    from hs_connectors.transfer import FP8Transfer  # it gives other files as they are
+    from speculators.train.data import ArrowDataset
+
+    transfer = FP8Transfer(export / "hidden_states")
+    return ArrowDataset(2**20, export, transfer=transfer, on_missing="raise", **options)

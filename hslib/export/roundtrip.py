@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hslib.errors import ExportError
-from hslib.export import fp8, speculators
+from hslib.export import fp8
 from hslib.export.export import ExportReport, errors_sentence, read_rows
 from hslib.store import Store, StoredSample
 
@@ -136,7 +136,7 @@ def _same(
 
 
 def _by_speculators(report: ExportReport) -> tuple[str, Iterator[Loaded]]:
-    dataset = speculators.read_rows(report.path)
+    dataset = fp8.open_dataset(report.path)
     keys = ("input_ids", "loss_mask", "hidden_states", "verifier_last_hidden_states")
 
     def rows() -> Iterator[Loaded]:

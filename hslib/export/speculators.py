@@ -124,19 +124,6 @@ class SpeculatorsFormat:
         write_atomically(context.out / "train.sh", script.encode())
 
 
-def read_rows(export: Path, **options: Any) -> Any:
-    """The installed speculators' ``ArrowDataset`` of an export, of either dtype.
-
-    Args:
-        options: more of the dataset's own, such as ``split``.
-    """
-    from hs_connectors.transfer import FP8Transfer  # it gives other files as they are
-    from speculators.train.data import ArrowDataset
-
-    transfer = FP8Transfer(export / "hidden_states")
-    return ArrowDataset(2**20, export, transfer=transfer, on_missing="raise", **options)
-
-
 def _check_mtp(model_type: str, model_path: Path) -> None:
     if model_type not in _MTP_MODELS:
         raise ExportError(

@@ -31,7 +31,7 @@ from hslib.errors import ExportError
 from hslib.export import DRAFTERS, TRAINERS, Drafter, export_store, find_drafter, read_back
 from hslib.export.drafters import table_lines
 from hslib.export.export import has_pair
-from hslib.export.speculators import read_rows
+from hslib.export.fp8 import open_dataset
 from hslib.parameters import ExportParameters
 from hslib.store import Store
 
@@ -300,7 +300,7 @@ def test_boundary_n_is_the_state_before_the_norm_and_no_norm_is_undone(
     assert back.bit_for_bit and back.is_whole
     assert report.bridge == "pre-norm, from the stored boundary 10: no norm was undone"
     assert report.facts()["final state"] == report.bridge
-    item = read_rows(report.path)[0]
+    item = open_dataset(report.path)[0]
     assert torch.equal(item["verifier_last_hidden_states"], next(iter(with_n)).layer(10))
 
 
