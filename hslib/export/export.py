@@ -294,8 +294,8 @@ def _kind(manifest: Manifest, trainer: TrainerFormat, reading: Reading) -> dict[
     # absent in exports of versions that knew eagle3 and the final state alone
     if schema:
         kind["schema"] = schema
-    if bridge and bridge.source != "final":
-        kind["last_state"] = bridge.source
+    if bridge and bridge.boundary is not None:
+        kind["last_state"] = bridge.boundary
     return kind
 
 

@@ -22,30 +22,28 @@ if TYPE_CHECKING:
 class Bridge:
     """Carries one stored state to the side of the norm that the drafter reads."""
 
-    column: int  # of the stored states
-    source: str  # "final", or "boundary 61"
+    boundary: int | None  # of the stored state; None = final
     stored: Side
     wanted: Side
     norm: FinalNorm | None = None  # None where both sides are the same
 
-    def carried(self, states: "torch.Tensor") -> "torch.Tensor":
-        """bf16 [T, L, H], as stored -> bf16 [T, H], on the wanted side.
+    def carried(self, state: "torch.Tensor") -> "torch.Tensor":
+        """bf16 [T, H], from the stored side to the wanted one.
 
         Raises:
             ExportError: this norm can't have made these states.
         """
-        state = states[:, self.column]
         if self.norm is None:
             return state
         return self.norm.unnormed(state) if self.wanted == "pre" else self.norm.normed(state)
 
     def sentence(self) -> str:
         """Where the last state is from, for a table."""
-        if self.source == "final":
+        if self.boundary is None:
             came = " as stored" if self.norm is None else f", from the stored {self.stored}-norm"
         else:
             undone = "no norm was undone" if self.norm is None else "normed here"
-            came = f", from the stored {self.source}: {undone}"
+            came = f", from the stored boundary {self.boundary}: {undone}"
         return f"{self.wanted}-norm{came}"
 
 
@@ -55,6 +53,7 @@ class Reading:
 
     boundaries: tuple[int, ...]
     columns: tuple[int, ...]  # of these boundaries, in the stored states
+    last_column: int  # of the last state
     bridge: Bridge | None  # of the last state; None = it is not read
 
     def aux(self, states: "torch.Tensor") -> "torch.Tensor":
@@ -72,13 +71,22 @@ class Reading:
             return self.aux(states)
         if self.is_as_stored(states.shape[1]):
             return states
-        return torch.cat([self.aux(states), self.bridge.carried(states)[:, None]], 1)
+        return torch.cat([self.aux(states), self.last(states)[:, None]], 1)
+
+    def last(self, states: "torch.Tensor") -> "torch.Tensor":
+        """bf16 [T, L, H], as stored -> bf16 [T, H], on the drafter's side of the norm.
+
+        Raises:
+            ExportError: this norm can't have made these states.
+        """
+        assert self.bridge is not None, "a drafter that reads no last state is not given one"
+        return self.bridge.carried(states[:, self.last_column])
 
     def is_as_stored(self, num_states: int) -> bool:
         """Whether all stored states are read, in their order and unchanged."""
         if self.bridge is None:
             return self.columns == tuple(range(num_states))
-        columns = (*self.columns, self.bridge.column)
+        columns = (*self.columns, self.last_column)
         return self.bridge.norm is None and columns == tuple(range(num_states))
 
     @property
@@ -106,7 +114,11 @@ def make_reading(
     """
     chosen = _choose(manifest, drafter, boundaries)
     columns = tuple(manifest.boundaries.index(b) for b in chosen)
-    return Reading(chosen, columns, _bridge(manifest, drafter, model_path, undo_norm))
+    bridge = _bridge(manifest, drafter, model_path, undo_norm)
+    last = manifest.num_states - 1
+    if bridge is not None and bridge.boundary is not None:
+        last = manifest.boundaries.index(bridge.boundary)
+    return Reading(chosen, columns, last, bridge)
 
 
 def _choose(manifest: Manifest, drafter: Drafter, named: Sequence[int] | None) -> tuple[int, ...]:
@@ -162,13 +174,12 @@ def _bridge(
     final: Side | None = None
     if manifest.stores_final:
         final = "pre" if manifest.final_norm == "pre" else "post"
-    holds_last = num_layers in manifest.boundaries
     if final == wanted:
-        return Bridge(len(manifest.boundaries), "final", wanted, wanted)
-    if holds_last and not (undo_norm and final) and (wanted == "pre" or final is None):
+        return Bridge(None, wanted, wanted)
+    has_n = num_layers in manifest.boundaries
+    if has_n and not (undo_norm and final) and (wanted == "pre" or final is None):
         norm = None if wanted == "pre" else read_final_norm(model_path)
-        column = manifest.boundaries.index(num_layers)
-        return Bridge(column, f"boundary {num_layers}", "pre", wanted, norm)
+        return Bridge(num_layers, "pre", wanted, norm)
     if final is None:
         raise ExportError(
             f"{drafter.title} reads the last state, and the store has no final state",
@@ -179,4 +190,4 @@ def _bridge(
     norm = read_final_norm(model_path)
     if wanted == "pre":
         norm.require_invertible()
-    return Bridge(len(manifest.boundaries), "final", final, wanted, norm)
+    return Bridge(None, final, wanted, norm)

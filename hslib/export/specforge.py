@@ -72,7 +72,7 @@ class SpecForgeFormat:
             aux: reading.aux(states).flatten(1).unsqueeze(0).contiguous(),
         }
         if reading.bridge is not None:
-            tensors[last] = reading.bridge.carried(states).contiguous().unsqueeze(0)
+            tensors[last] = reading.last(states).contiguous().unsqueeze(0)
         buffer = io.BytesIO()
         torch.save(tensors, buffer)
         yield buffer.getbuffer()

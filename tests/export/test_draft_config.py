@@ -212,8 +212,14 @@ _ODD: dict[str, dict[str, Any]] = {
 }
 
 
+_STEPPED = [
+    pytest.param(name, marks=[pytest.mark.slow] if name in ("domino", "dspark") else [])
+    for name in ("eagle3", *FAMILY)
+]
+
+
 @needs_specforge
-@pytest.mark.parametrize("drafter", ["eagle3", *FAMILY])
+@pytest.mark.parametrize("drafter", _STEPPED)
 @pytest.mark.parametrize("odd", _ODD)
 def test_a_drafter_of_an_odd_model_takes_a_step(odd: str, drafter: str, tmp_path: Path) -> None:
     values = {"num_key_value_heads": 2, **_ODD[odd]}

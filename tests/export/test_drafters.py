@@ -5,6 +5,7 @@ SpecForge's pins are for another SGLang, so it is no requirement of this project
 """
 
 import importlib.util
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -137,6 +138,25 @@ def test_a_draft_vocabulary_goes_into_the_step(name: str, store: Store, tmp_path
     report = export(store, drafter, tmp_path / "e", draft_vocab_size=96)
     assert "--d2t-path" in command(report.path)
     assert speculators_step(report.path).gradients_finite
+
+
+@of_the_demo
+def test_an_export_takes_some_of_the_stores_boundaries(
+    drafter: Drafter, store: Store, tmp_path: Path
+) -> None:
+    """Two exports of one store, for two drafters that read other layers."""
+    for name, chosen in (("a", (2, 5, 8)), ("b", (4, 5, 7))):
+        report = export(store, drafter, tmp_path / name, boundaries=chosen)
+        assert report.boundaries == chosen
+        assert read_back(store, report).is_whole
+        if drafter.trainer == "speculators":
+            words = command(report.path)
+            ids = words[words.index("--target-layer-ids") + 1 :][:3]
+            assert ids == [str(boundary) for boundary in chosen]
+        else:
+            draft = json.loads((report.path / "draft_config.json").read_text())
+            ids = (draft.get("eagle_config") or draft["dflash_config"]).values()
+            assert [boundary - 1 for boundary in chosen] in ids
 
 
 @of_the_demo
@@ -373,6 +393,9 @@ def test_a_drafter_that_reads_the_same_files_takes_the_folder_over(
     assert "dflash2" in command(report.path)
     with pytest.raises(ExportError, match="another kind: boundaries differ"):
         export(store, find_drafter("speculators", "eagle3"), tmp_path / "e", boundaries=(2, 5))
+    export(store, find_drafter("specforge", "eagle3"), tmp_path / "f", boundaries=(2, 4, 5))
+    with pytest.raises(ExportError, match="another kind: schema differ"):
+        export(store, find_drafter("specforge", "dspark"), tmp_path / "f", boundaries=(2, 4, 5))
 
 
 def test_an_export_that_was_begun_by_undoing_the_norm_goes_on_so(
