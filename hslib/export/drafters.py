@@ -37,7 +37,18 @@ class Drafter:
         """``"speculators' dflash2"``"""
         return f"{_TITLES[self.trainer]} {self.name}"
 
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The names of the states in a row's file: aux first, then the last one if it is apart."""
+        return _TENSORS[self.trainer, self.schema]
 
+
+_TENSORS = {
+    ("speculators", ""): ("hidden_states",),  # the last state is its last layer
+    ("specforge", ""): ("aux_hidden_state", "hidden_state"),
+    ("specforge", "dflash"): ("hidden_states",),
+    ("specforge", "dspark"): ("hidden_states", "target_last_hidden_states"),
+}
 _TITLES = {"speculators": "speculators'", "specforge": "SpecForge's"}
 
 DRAFTERS = (
@@ -61,8 +72,8 @@ DRAFTERS = (
         layers=3,
         last="post",
         takes_vocabulary=True,
-        refused="SpecForge 0.2.0 trains peagle beside a running server alone: it registers no "
-        "reader of files for it",
+        refused="SpecForge 0.2.0 has no reader of files for peagle: it trains it beside a running "
+        "server",
     ),
     Drafter("specforge", "dflash", schema="dflash", needs_pair=True),
     Drafter("specforge", "domino", schema="dflash", needs_pair=True),
@@ -92,21 +103,17 @@ def find_drafter(trainer: str, name: str) -> Drafter:
 
 def table_lines() -> Iterator[str]:
     """The table in Markdown."""
-    yield "| trainer | drafter | boundaries | last state | draft vocabulary | |"
-    yield "|---|---|---|---|---|---|"
+    yield "| trainer | drafter | boundaries | last state | draft vocabulary | states in a row | |"
+    yield "|---|---|---|---|---|---|---|"
     for drafter in DRAFTERS:
-        cells = [drafter.trainer, drafter.name, *_read(drafter), _remark(drafter)]
+        cells = (drafter.trainer, drafter.name, *_cells(drafter))
         yield f"| {' | '.join(cells)} |".replace("|  |", "| |")
 
 
-def _read(drafter: Drafter) -> tuple[str, str, str]:
-    layers = {ANY: "one or more", 0: "none"}.get(drafter.layers, f"exactly {drafter.layers}")
-    last = f"{drafter.last}-norm" if drafter.last else "not read"
-    return layers, last, "any size" if drafter.takes_vocabulary else "the model's"
-
-
-def _remark(drafter: Drafter) -> str:
-    if drafter.refused:
-        return f"refused: {drafter.refused}"
+def _cells(drafter: Drafter) -> Iterator[str]:
+    yield {ANY: "one or more", 0: "none"}.get(drafter.layers, f"exactly {drafter.layers}")
+    yield f"{drafter.last}-norm" if drafter.last else "not read"
+    yield "any size" if drafter.takes_vocabulary else "the model's"
+    yield ", ".join(f"`{name}`" for name in drafter.tensors)
     pair = "rows without two trained tokens in a row are left out" if drafter.needs_pair else ""
-    return drafter.remark or pair
+    yield f"refused: {drafter.refused}" if drafter.refused else drafter.remark or pair

@@ -30,12 +30,6 @@ from hslib.model import embedding_and_head, from_boundaries, read_config
 from hslib.store import StoredSample
 
 _ROWS_A_FOLDER = 2000
-# By schema: the names of the aux states and of the last one ("": it has none)
-_NAMES = {
-    "": ("aux_hidden_state", "hidden_state"),
-    "dflash": ("hidden_states", ""),
-    "dspark": ("hidden_states", "target_last_hidden_states"),
-}
 # what SpecForge looks for unless told
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -64,15 +58,15 @@ class SpecForgeFormat:
         import torch
 
         states = sample.hidden_states
-        aux, last = _NAMES[self.drafter.schema]
+        aux, *last = self.drafter.tensors
         tensors = {
             "input_ids": sample.input_ids.clone(),
             "loss_mask": sample.loss_mask.long(),
             # [T, K, H] -> [1, T, K * H], side by side in ascending order
             aux: reading.aux(states).flatten(1).unsqueeze(0).contiguous(),
         }
-        if reading.bridge is not None:
-            tensors[last] = reading.last(states).contiguous().unsqueeze(0)
+        for name in last:
+            tensors[name] = reading.last(states).contiguous().unsqueeze(0)
         buffer = io.BytesIO()
         torch.save(tensors, buffer)
         yield buffer.getbuffer()

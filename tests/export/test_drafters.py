@@ -184,7 +184,7 @@ def test_specforges_rows_have_the_tensors_that_its_storage_contract_names(
     algorithm = builtin_algorithm_registry().resolve(name)
     wanted = algorithm.spec.feature_contract("offline", "text").storage.required_tensors
     raw = torch.load(report.path / TRAINERS["specforge"]().file(0), weights_only=True)
-    assert set(raw) == wanted
+    assert set(raw) == wanted == {"input_ids", "loss_mask", *drafter.tensors}
 
 
 # --- the table ----------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_parameters_and_terminal_offer_the_drafters_of_the_table(
     [
         ("speculators", "domino", "speculators has no drafter 'domino'.*'specforge' has it"),
         ("specforge", "mtp", "specforge has no drafter 'mtp'.*'speculators' has it"),
-        ("specforge", "peagle", "beside a running server alone.*'speculators' has it"),
+        ("specforge", "peagle", "no reader of files for peagle.*'speculators' has it"),
         ("speculators", "medusa", "choose one of its own: eagle3, peagle"),
     ],
 )
