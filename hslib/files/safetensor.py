@@ -62,7 +62,7 @@ class TensorFile:
 def open_tensors(path: Path) -> TensorFile:
     """Map a file, and check that its header and its size agree.
 
-    Arrays have the stored shapes; BF16 is given as its bits, uint16.
+    Arrays have the stored shapes; BF16 is given as its bits, uint16, and F8_E4M3 as uint8.
 
     Raises:
         TensorFileError: cut short, padded, or not safetensors at all.

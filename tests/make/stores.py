@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import xxhash
 from make.dumps import BOUNDARIES, EXPECTED, put_dump, write_dump
-from make.reference import reference_states
+from make.reference import reference_last, reference_states
 
 from hslib import demo
 from hslib.dataset import Dataset, Limits, Sample
@@ -73,12 +73,14 @@ def model_store(
     samples: Sequence[Sample],
     boundaries: Sequence[int],
     change: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
+    keep_final: bool = True,
     **facts: Any,
 ) -> Store:
     """A store of transformers' own states of these samples: what a right server would dump.
 
     Args:
         change: of each sample's states bf16 [T, L, H]; a fault to plant.
+        keep_final: whether the final state is stored.
         facts: of the manifest.
     """
     model = read_model(model_path)
@@ -91,12 +93,15 @@ def model_store(
         "model_path": str(model_path),
         "model_config_hash": model.config_hash,
     }
-    expected = Expected(tuple(boundaries), model.hidden_size)
+    expected = Expected(tuple(boundaries), model.hidden_size, stores_final=keep_final)
     dumps = DumpDir(path.with_name(f"{path.name}-dumps"))
     with StoreWriter(path, manifest(**{**known, **facts})) as writer:
         for sample in samples:
-            by_boundary = reference_states(model_path, sample.input_ids)
-            states = torch.stack([by_boundary[b] for b in (*boundaries, -1)], 1).bfloat16()
+            *by_boundary, final = reference_states(model_path, sample.input_ids)
+            if model.num_layers in boundaries:
+                by_boundary.append(reference_last(model_path, sample.input_ids))
+            chosen = [by_boundary[b] for b in boundaries] + [final] * keep_final
+            states = torch.stack(chosen, 1).bfloat16()
             put_dump(dumps.root, "d", sample.input_ids, change(states), boundaries)
             dump = dumps.load("d")
             writer.put(sample, *dump.captured(), validate(dump, sample, expected), 1, 0.01)
