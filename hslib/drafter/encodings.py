@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hslib.drafter.eagle3 import POSITIONS, train_drafter
-from hslib.drafter.experiment import model_folder
+from hslib.drafter.experiment import export_into, model_folder
 from hslib.drawing import BLUE, ORANGE, new_figure
-from hslib.export import SpeculatorsFormat, export_store
 from hslib.export.export import read_rows
 from hslib.parameters import ExportParameters
 from hslib.store import Encoding, Store, recode_store
@@ -57,7 +56,9 @@ class EncodingComparison:
 
     def sentence(self) -> str:
         """The result in words, coarse enough for a rerun."""
-        same = "has the same bytes: it" if self.lossless_is_identical else "HAS OTHER BYTES: it NOT"
+        same = "has the same bytes, so that it trains the same drafter"
+        if not self.lossless_is_identical:
+            same = "HAS OTHER BYTES: it is not lossless"
         pairs = zip(self.differences(), self.spreads(), strict=True)
         beyond = [n for n, (lost, spread) in enumerate(pairs, 1) if abs(lost) > spread]
         seeds = f"{len(self.plain)} seeds"
@@ -66,7 +67,7 @@ class EncodingComparison:
         else:
             told = ", ".join(f"{self.differences()[n - 1]:+.2f} at position {n}" for n in beyond)
             fp8 = f"changes the mean acceptance of {seeds} by MORE than the seeds differ: {told}"
-        return f"The export of a lossless copy {same} trains the same drafter.\nFP8 {fp8}."
+        return f"The export of a lossless copy {same}.\nFP8 {fp8}."
 
     def numbers(self) -> "pandas.DataFrame":
         """``encoding, seed, position, acceptance``."""
@@ -109,7 +110,7 @@ def compare_encodings(
     parameters ask for none.
     """
     seeds = parameters.encoding_seeds or (_DEMO_SEEDS if parameters.is_demo else 0)
-    if not seeds or not parameters.num_steps or parameters.trainer != "speculators":
+    if not seeds or not parameters.trains:
         return None
     exports = {name: _export(parameters, store, name) for name in ("plain", "lossless", "fp8")}
     jobs = [(name, seed) for seed in range(seeds) for name in _COLOURS]
@@ -141,8 +142,7 @@ def _export(parameters: ExportParameters, store: Store, encoding: Encoding) -> P
     run = parameters.run_path
     recode_store(store, run / "encodings" / encoding, encoding, _LIMIT)
     out = run / "export" / "encodings" / encoding
-    copy, model = Store(run / "encodings" / encoding), model_folder(parameters, store)
-    export_store(copy, out, SpeculatorsFormat(), model, parameters.draft_vocab_size)
+    export_into(out, parameters, Store(run / "encodings" / encoding))
     return out
 
 

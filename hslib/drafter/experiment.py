@@ -127,8 +127,7 @@ def train_both(
     Writes ``misfiled``, ``export/misfiled`` and ``drafters`` below the run. None when the
     parameters ask for no training, or for another drafter than speculators' eagle3.
     """
-    asked_for = (parameters.trainer, parameters.drafter)
-    if asked_for != ("speculators", "eagle3") or not parameters.num_steps:
+    if not parameters.trains:
         on_line("ready: nothing is trained here; the export's own command trains for real")
         return None
     model = model_folder(parameters, store)

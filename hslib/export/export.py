@@ -56,6 +56,7 @@ class ExportReport:
     coverage: float | None
     fp8_errors: dict[str, float]  # relative, by state; of the first rows
     witness: str
+    encoding: str
     train_command: str
 
     @property
@@ -81,6 +82,7 @@ class ExportReport:
             "final state": self.bridge,
             **({"fp8, relative error": errors_sentence(errors)} if errors else {}),
             "states": self.witness,
+            "stored as": self.encoding,
             "draft vocabulary": whole,
         }
 
@@ -122,7 +124,8 @@ def export_store(
     plan = _plan(store, drafter)
     out.mkdir(parents=True, exist_ok=True)
     with Lock(out / ".export.lock", f"the export {out}"):
-        _write_or_check_kind(out, _kind(manifest, trainer, reading), manifest.witness_sentence())
+        words = {"states": manifest.witness_sentence(), "stored as": store.encoding_sentence()}
+        _write_or_check_kind(out, _kind(manifest, trainer, reading), words)
         rows, made = _make_rows(store, plan, out, trainer, reading, workers, on_row)
         counts = count_tokens(store.tokens(entry.index for entry in plan))
         context = Context(
@@ -149,7 +152,8 @@ def export_store(
         size_bytes=sum(row.size_bytes for row in rows),
         coverage=context.vocabulary.coverage if context.vocabulary else None,
         fp8_errors=_fp8_errors(store, plan, reading) if trainer.dtype == "fp8" else {},
-        witness=manifest.witness_sentence(),
+        witness=words["states"],
+        encoding=words["stored as"],
         train_command=trainer.train_command(out),
     )
 
@@ -306,11 +310,11 @@ def _read_kind(out: Path) -> dict[str, Any]:
     return found
 
 
-def _write_or_check_kind(out: Path, kind: dict[str, Any], witness: str) -> None:
+def _write_or_check_kind(out: Path, kind: dict[str, Any], words: dict[str, str]) -> None:
     """Raises :class:`ExportError` when the folder holds another export, or other files.
 
     Args:
-        witness: a sentence written beside the kind and never compared.
+        words: sentences written beside the kind and never compared.
     """
     path = out / "export.json"
     if not path.is_file():
@@ -321,11 +325,12 @@ def _write_or_check_kind(out: Path, kind: dict[str, Any], witness: str) -> None:
                 found=strangers[:5],
                 fix="name a new folder",
             )
-        written = kind | {"states": witness}
+        written = kind | words
         write_atomically(path, json.dumps(written, indent=1).encode())
         return
     found = _read_kind(out)
-    found.pop("states", None)
+    for name in words:
+        found.pop(name, None)
     if found != kind:
         names = dict.fromkeys([*kind, *found])
         both = {name: (found.get(name), kind.get(name)) for name in names}

@@ -116,6 +116,11 @@ class ExportParameters(StoreParameters):
     seed: int = 0
 
     @property
+    def trains(self) -> bool:
+        """Whether a drafter is trained here: speculators' eagle3 has code for it on a CPU."""
+        return bool(self.num_steps) and (self.trainer, self.drafter) == ("speculators", "eagle3")
+
+    @property
     def export_path(self) -> Path:
         usual = {"drafter": "eagle3", "dtype": "bf16"}
         chosen = {name: getattr(self, name) for name in usual}
