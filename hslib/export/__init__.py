@@ -4,9 +4,10 @@
 by its own name.
 """
 
-from hslib.export.drafters import DRAFTERS, Drafter, find_drafter, table_lines
-from hslib.export.export import ExportReport, export_store
-from hslib.export.format import Dtype, TrainerFormat
+from hslib.export.drafters import DRAFTERS, Drafter, Dtype, find_drafter, table_lines
+from hslib.export.export import export_store
+from hslib.export.format import TrainerFormat
+from hslib.export.report import ExportReport
 from hslib.export.roundtrip import read_back
 from hslib.export.specforge import SpecForgeFormat
 from hslib.export.speculators import SpeculatorsFormat

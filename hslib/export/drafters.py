@@ -6,9 +6,12 @@ As their own readers and models have it: ``speculators.train.data.ArrowDataset``
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from hslib.errors import ExportError
 from hslib.model import Side
+
+Dtype = Literal["bf16", "fp8"]
 
 ANY = -1  # one layer or more
 

@@ -3,14 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 from hslib.export.draft_vocabulary import VocabularyMap
-from hslib.export.drafters import Drafter
+from hslib.export.drafters import Drafter, Dtype
 from hslib.export.reading import Reading
 from hslib.store import Store, StoredSample, Tokens
-
-Dtype = Literal["bf16", "fp8"]
 
 
 @dataclass(frozen=True)

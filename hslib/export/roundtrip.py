@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from hslib.errors import ExportError
 from hslib.export import fp8
-from hslib.export.export import ExportReport, errors_sentence, read_rows
+from hslib.export.export import read_rows
 from hslib.export.reading import Bridge, Reading
+from hslib.export.report import ExportReport, errors_sentence
 from hslib.store import Store, StoredSample
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from typing import Any
 
 from hslib.errors import ExportError
 from hslib.export.draft_config import draft_config
-from hslib.export.drafters import find_drafter
-from hslib.export.format import Context, Dtype
+from hslib.export.drafters import Dtype, find_drafter
+from hslib.export.format import Context
 from hslib.export.reading import Reading
 from hslib.files import write_atomically
 from hslib.model import embedding_and_head, from_boundaries, read_config

@@ -26,8 +26,8 @@ import numpy as np
 
 from hslib.errors import ExportError
 from hslib.export import fp8
-from hslib.export.drafters import find_drafter
-from hslib.export.format import Context, Dtype
+from hslib.export.drafters import Dtype, find_drafter
+from hslib.export.format import Context
 from hslib.export.reading import Reading
 from hslib.files import header_bytes, write_atomically
 from hslib.model import ONE_PLUS_WEIGHT, from_boundaries, open_weights
