@@ -9,10 +9,12 @@ from hslib.drawing import (
     BLUE,
     GREEN,
     GREY,
+    INK,
     MARKERS,
     ORANGE,
     PINK,
     SKY,
+    house_style,
     legend_beside,
     new_figure,
 )
@@ -26,12 +28,13 @@ if TYPE_CHECKING:
 _COLOURS = (ORANGE, BLUE, GREEN, PINK, AMBER, SKY)
 
 
+@house_style
 def plot_got(numbers: "pandas.DataFrame", title: str) -> "Figure":
     """Tokens got over tokens expected, a point per sample, with the diagonal of agreement."""
     figure, axes = new_figure(title, 4.6)
     known = numbers.dropna(subset=["expected", "got"])
     highest = max(2, int(known[["expected", "got"]].max().max())) if len(known) else 2
-    axes.plot([1, highest], [1, highest], color="black", linewidth=1, linestyle="--", zorder=1)
+    axes.plot([1, highest], [1, highest], color=INK, linewidth=1, linestyle="--", zorder=1)
     axes.annotate(
         "got = expected", (0.97, 0.99), xycoords="axes fraction", ha="right", va="top", fontsize=9
     )
@@ -46,7 +49,6 @@ def plot_got(numbers: "pandas.DataFrame", title: str) -> "Figure":
             label=f"{code} ({len(rows)})",
             zorder=2 if code == "agrees" else 3,
             linewidths=0,
-            alpha=0.8,
         )
     axes.set(xscale="log", yscale="log")
     axes.set_xlabel("tokens expected (log scale)")
@@ -57,6 +59,7 @@ def plot_got(numbers: "pandas.DataFrame", title: str) -> "Figure":
     return figure
 
 
+@house_style
 def plot_lags(numbers: "pandas.DataFrame", title: str) -> "Figure":
     """The lag of the stream of dumps at each sample, in samples."""
     figure, axes = new_figure(title, 3.2)
@@ -68,7 +71,7 @@ def plot_lags(numbers: "pandas.DataFrame", title: str) -> "Figure":
         axes.text(0.5, 0.5, "no alignment: nothing here says a shift", ha="center", va="center",
                   transform=axes.transAxes)  # fmt: skip
         return figure
-    axes.axhline(0, color="black", linewidth=1, linestyle="--")
+    axes.axhline(0, color=INK, linewidth=1, linestyle="--")
     x, y = known["sample"].to_numpy(), known["lag"].to_numpy(dtype=float)
     axes.step(x, y, where="mid", color=BLUE, linewidth=1.2)
     if len(known) <= 200:
@@ -82,6 +85,7 @@ def plot_lags(numbers: "pandas.DataFrame", title: str) -> "Figure":
     return figure
 
 
+@house_style
 def plot_differences(numbers: "pandas.DataFrame", title: str) -> "Figure":
     """Samples by tokens got minus tokens expected, of those that differ."""
     figure, axes = new_figure(title, 3.2)
@@ -104,10 +108,9 @@ def plot_differences(numbers: "pandas.DataFrame", title: str) -> "Figure":
         stacked=True,
         color=[colour for _, colour in codes],
         label=[f"{code} ({len(part)})" for (code, _), part in zip(codes, parts, strict=True)],
-        edgecolor="white",
-        linewidth=0.4,
+        rwidth=0.94,
     )
-    axes.axvline(0, color="black", linewidth=1, linestyle="--")
+    axes.axvline(0, color=INK, linewidth=1, linestyle="--")
     axes.yaxis.set_major_locator(_whole_numbers())
     axes.xaxis.set_major_formatter("{x:,.0f}")
     legend_beside(axes)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hslib.drafter.eagle3 import POSITIONS, train_drafter
 from hslib.drafter.experiment import export_into, model_folder
-from hslib.drawing import BLUE, ORANGE, new_figure
+from hslib.drawing import BLUE, ORANGE, house_style, new_figure
 from hslib.export.export import read_rows
 from hslib.parameters import ExportParameters
 from hslib.store import Encoding, Store, recode_store
@@ -81,6 +81,7 @@ class EncodingComparison:
         ]
         return pandas.DataFrame(rows, columns=["encoding", "seed", "position", "acceptance"])
 
+    @house_style
     def plot(self, title: str) -> "Figure":
         """A point per seed, and the mean of each encoding, by position."""
         figure, axes = new_figure(title, 3.6)

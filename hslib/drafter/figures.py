@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from hslib.drafter.experiment import Experiment, TrainedDrafter
-from hslib.drawing import BLUE, ORANGE, open_axes
+from hslib.drawing import BLUE, ORANGE, house_style, open_axes
 
 if TYPE_CHECKING:
     import pandas
@@ -47,6 +47,7 @@ def curve_numbers(found: Experiment) -> "pandas.DataFrame":
     return pandas.DataFrame(rows)
 
 
+@house_style
 def plot_learning(found: Experiment, title: str) -> "Figure":
     """Training loss, and acceptance by position on right held-out rows, of both drafters."""
     from matplotlib.figure import Figure
@@ -92,6 +93,7 @@ def acceptance_numbers(found: Experiment) -> "pandas.DataFrame":
     return pandas.DataFrame(rows, columns=["states", "judged_on", "position", "acceptance"])
 
 
+@house_style
 def plot_acceptance(numbers: "pandas.DataFrame", title: str) -> "Figure":
     """What serving would see, what the trainer sees, and what tells right from misfiled."""
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hslib.drafter.eagle3 import POSITIONS, Point, judge, train_drafter
 from hslib.drafter.experiment import Experiment, export_into, model_folder
-from hslib.drawing import BLUE, GREEN, new_figure
+from hslib.drawing import BLUE, GREEN, house_style, new_figure
 from hslib.parameters import ExportParameters
 from hslib.store import Store
 
@@ -56,6 +56,7 @@ class OnPolicy:
         ]
         return pandas.DataFrame(rows, columns=["trained_on", "position", "acceptance"])
 
+    @house_style
     def plot(self, title: str) -> "Figure":
         """Bars by position."""
         figure, axes = new_figure(title, 3.6)

@@ -72,7 +72,7 @@ def plan_run(notebook: Path, values: Mapping[str, Any], output: Path | None = No
     """
     model = parameters_model(notebook)
     parameters = model.from_values(dict(values))
-    given = parameters.model_dump(mode="json", include=set(values))
+    given = parameters.model_dump(mode="json", exclude_unset=True)
     return Run(notebook, parameters, output or parameters.run_path / notebook.name, given)
 
 

@@ -35,7 +35,7 @@ def read_parameters(model: type[P], namespace: Mapping[str, Any]) -> P:
     """
     leave_notebooks_folder()
     values = {name: value for name, value in namespace.items() if _is_literal(name, value)}
-    known = set(model.model_fields)
+    known = {*model.model_fields, *model.renamed}
     if any(isinstance(value, Parameters) for value in namespace.values()):  # read before
         values = {n: v for n, v in values.items() if n in known or _resembles_one(n, known)}
     if not known & set(values):

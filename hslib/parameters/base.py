@@ -2,8 +2,9 @@
 
 import importlib.util
 import os
+import warnings
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import pydantic
 from pydantic import Field
@@ -31,6 +32,8 @@ class Parameters(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
+    renamed: ClassVar[dict[str, str]] = {}  # old names that are still taken, with their new ones
+
     run_dir: str = "runs/demo"
 
     @property
@@ -45,6 +48,10 @@ class Parameters(pydantic.BaseModel):
         Raises:
             ParameterError: names that are unknown (with the nearest known one) and bad values.
         """
+        for old in cls.renamed.keys() & values.keys():
+            new = cls.renamed[old]
+            warnings.warn(f"{old!r} is now called {new!r}: please write that", stacklevel=2)
+            values = {n: v for n, v in values.items() if n != old} | {new: values[old]}
         known = {name: value for name, value in values.items() if name in cls.model_fields}
         problems = [unknown_name(n, cls.model_fields) for n in values if n not in known]
         try:

@@ -1,7 +1,7 @@
 """The parameters of notebook 02, and of the server that notebook 03 starts for itself."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,11 +14,13 @@ class ServerParameters(CaptureParameters, KeyParameters):
     """Notebook 02, and the server that notebook 03 starts for itself.
 
     ``chunked_prefill_size``: tokens, -1 = off. ``port`` 0 = a free one. ``dump_budget_gb`` 0 = 80 %
-    of what the dump directory's file system has free; ``concurrency`` rows of the longest kind
+    of what the dump directory's file system has free; ``dumps_at_once`` dumps of the longest row
     (``longest_sample`` tokens, 0 = the context length) must fit into it. ``python``: the
     interpreter that runs the server, empty = this one. ``for_job``: the next job that ends stops
     the server.
     """
+
+    renamed: ClassVar[dict[str, str]] = {"concurrency": "dumps_at_once"}
 
     action: Literal["demo", "start", "status", "stop"] = "demo"
     host: str = "127.0.0.1"
@@ -27,7 +29,7 @@ class ServerParameters(CaptureParameters, KeyParameters):
     chunked_prefill_size: int = Field(-1, ge=-1)
     dump_dir: str = ""
     dump_budget_gb: float = Field(0.0, ge=0)
-    concurrency: int = Field(4, ge=1)
+    dumps_at_once: int = Field(4, ge=1)
     longest_sample: int = Field(0, ge=0)
     dump_all: bool = False
     python: str = ""

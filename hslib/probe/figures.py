@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hslib.drawing import BLUE, ORANGE, new_figure
+from hslib.drawing import BLUE, ORANGE, house_style, ink_on, new_figure
 from hslib.probe.head import HeadReading
 from hslib.probe.layers import SAME, ProbeReport
 
@@ -53,6 +53,7 @@ def error_table(report: ProbeReport) -> "pandas.DataFrame":
     return pandas.DataFrame(rows)
 
 
+@house_style
 def plot_errors(report: ProbeReport, title: str) -> "Figure":
     """Relative error of every stored state (down) to every reference state (across), log scale.
 
@@ -73,10 +74,10 @@ def plot_errors(report: ProbeReport, title: str) -> "Figure":
     for row, claim in enumerate(report.claims):
         nearest = int(np.argmin(report.errors[row]))
         if claim in report.columns:
-            axes.plot(
-                report.columns.index(claim), row, "o", mfc="none", mec="white", ms=17, mew=2.0
-            )
-        axes.plot(nearest, row, "o", color="white", ms=5)
+            at = report.columns.index(claim)
+            ink = _ink_on(errors[row, at])
+            axes.plot(at, row, "o", mfc="none", mec=ink, ms=17, mew=2.0)
+        axes.plot(nearest, row, "o", color=_ink_on(errors[row, nearest]), ms=5)
         if columns <= _MOST_COLUMNS:
             _write_errors(axes, errors[row], row, nearest)
     bar = figure.colorbar(image, ax=axes, pad=0.01)
@@ -86,7 +87,6 @@ def plot_errors(report: ProbeReport, title: str) -> "Figure":
         "ring: what the manifest claims · dot: the nearest state · "
         f"line in the bar: {SAME:.0%}, the most that one and the same state may be off",
         fontsize=8,
-        color="#444444",
     )
     return figure
 
@@ -101,8 +101,12 @@ def _write_errors(axes: "Axes", errors: np.ndarray, row: int, nearest: int) -> N
                 ha="center",
                 va="center",
                 fontsize=7,
-                color="black" if error > 0.15 else "white",
+                color=_ink_on(error),
             )
+
+
+def _ink_on(error: float) -> str:
+    return ink_on(error > 0.15)
 
 
 def _wrapped(name: str) -> str:
@@ -126,6 +130,7 @@ def head_table(readings: Sequence[HeadReading]) -> "pandas.DataFrame":
     return pandas.DataFrame(rows)
 
 
+@house_style
 def plot_head(readings: Sequence[HeadReading], title: str) -> "Figure":
     """Share of real next tokens that the head ranks first, by stored state."""
     figure, axes = new_figure(title, 0.8 + 0.45 * len(readings))

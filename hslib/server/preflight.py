@@ -135,7 +135,7 @@ def facts(plan: LaunchPlan | None, problems: Problems) -> dict[str, str]:
         **layers_source(parameters.layers, model),
         "final state": "captured" if parameters.store_final else "not captured",
         "bytes per token": f"{_bytes_per_token(parameters, model, plan.boundaries):,}",
-        "dump directory": f"yours, private, room for {parameters.concurrency} rows of "
+        "dump directory": f"yours, private, room for {parameters.dumps_at_once} rows of "
         f"{longest:,} tokens",
         "port": "free",
     }
@@ -307,20 +307,20 @@ def _check_budget(
     boundaries: tuple[int, ...],
     problems: Problems,
 ) -> int:
-    """The dump directory's budget in bytes, into which ``concurrency`` longest rows must fit."""
+    """The dump directory's budget in bytes, into which ``dumps_at_once`` longest rows must fit."""
     free = shutil.disk_usage(parameters.dump_path).free
     budget = int(parameters.dump_budget_gb * 1e9) or int(free * DUMP_SHARE)
     if model is None:
         return budget
     longest = parameters.longest_sample or parameters.context_length or model.context_length
     per_token = _bytes_per_token(parameters, model, boundaries)
-    needed = parameters.dp_size * parameters.concurrency * dump_bytes(longest, 1, per_token)
+    needed = parameters.dp_size * parameters.dumps_at_once * dump_bytes(longest, 1, per_token)
     if min(budget, free) < needed:
         problems.add(
             f"dump directory {parameters.dump_path} has room for "
-            f"{min(budget, free) / 1e9:.3f} GB; {parameters.concurrency} samples of {longest} "
+            f"{min(budget, free) / 1e9:.3f} GB; {parameters.dumps_at_once} dumps of {longest} "
             f"tokens on {parameters.dp_size} replica(s) take {needed / 1e9:.3f} GB",
-            "use a larger tmpfs (docker: --shm-size) or dump_dir, or lower concurrency, "
+            "use a larger tmpfs (docker: --shm-size) or dump_dir, or lower dumps_at_once, "
             "longest_sample or dump_budget_gb to what is really needed",
         )
     return budget

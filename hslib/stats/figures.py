@@ -1,14 +1,17 @@
 """A store's statistics as figures (matplotlib), each from one table."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hslib.drawing import (
     AMBER,
     BLUE,
     COLOURS,
     GREEN,
+    INK,
     MARKERS,
     ORANGE,
+    house_style,
+    ink_on,
     legend_beside,
     new_figure,
     open_axes,
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@house_style
 def plot_lengths(lengths: "pandas.DataFrame", title: str, longest_allowed: int = 0) -> "Figure":
     """Rows by length on a log axis.
 
@@ -35,8 +39,8 @@ def plot_lengths(lengths: "pandas.DataFrame", title: str, longest_allowed: int =
         return figure
     low, high = tokens.min(), max(tokens.max(), tokens.min() + 1)
     bins = np.geomspace(low, high, 30).tolist()
-    axes.hist(tokens, bins=bins, color=BLUE, edgecolor="white")
-    _log_ticks_as_numbers(axes)
+    axes.hist(tokens, bins=bins, color=BLUE, rwidth=0.94)
+    _log_axis(axes, "x")
     axes.set_xlabel("tokens per row (log scale)")
     axes.set_ylabel("rows")
     _upright(axes, float(np.median(tokens)), f"median {np.median(tokens):g}", "--", "left")
@@ -45,28 +49,25 @@ def plot_lengths(lengths: "pandas.DataFrame", title: str, longest_allowed: int =
     return figure
 
 
-def _log_ticks_as_numbers(axes: "Axes") -> None:
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:g}")
-
-
-def _log_height(axes: "Axes") -> None:
-    """A log y axis labelled 1, 10, 100 instead of by powers; a short range gets 2 and 5 too."""
+def _log_axis(axes: "Axes", name: Literal["x", "y"]) -> None:
+    """A log axis labelled 1, 10, 100 instead of by powers; a short range gets 2 and 5 too."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    axes.set_yscale("log")
-    low, high = axes.yaxis.get_view_interval()
+    axes.set(**{f"{name}scale": "log"})
+    axis = axes.xaxis if name == "x" else axes.yaxis
+    low, high = axis.get_view_interval()
     is_short = high / low < 30
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if is_short else (1.0,)))
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if is_short else (1.0,)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _upright(axes: "Axes", at: float, words: str, style: str, side: str) -> None:
-    axes.axvline(at, color="black", linestyle=style, linewidth=1)
+    axes.axvline(at, color=INK, linestyle=style, linewidth=1)
     axes.annotate(f" {words} ", (at, 1.0), xycoords=("data", "axes fraction"), va="top", ha=side)
 
 
+@house_style
 def plot_norms(norms: "pandas.DataFrame", title: str) -> "Figure":
     """Token norms of each state: boxes 25 to 75 %, whiskers 1 to 99 %.
 
@@ -90,16 +91,17 @@ def plot_norms(norms: "pandas.DataFrame", title: str) -> "Figure":
         boxes,
         patch_artist=True,
         widths=0.5,
-        boxprops={"facecolor": "#9ecae8", "edgecolor": BLUE},
-        medianprops={"color": "black", "linewidth": 1.5},
+        boxprops={"facecolor": (BLUE, 0.25), "edgecolor": BLUE},
+        medianprops={"color": INK, "linewidth": 2.0},
         flierprops={"marker": "_", "markersize": 12, "markeredgecolor": ORANGE},
     )
-    _log_height(axes)
+    _log_axis(axes, "y")
     axes.set_ylabel("L2 norm of a token's state (log scale)")
     axes.set_xlabel("box: 25 to 75 %, line: median, orange: 5 and 95 %, whiskers: 1 and 99 %")
     return figure
 
 
+@house_style
 def plot_positions(positions: "pandas.DataFrame", title: str) -> "Figure":
     """Mean token norm by position: the first tokens one by one, later ones in bins.
 
@@ -117,9 +119,9 @@ def plot_positions(positions: "pandas.DataFrame", title: str) -> "Figure":
         axes.plot(middle, mean, label=str(state), **style)
         factor = 1 + spread / np.maximum(mean, 1e-30)
         colour = style["color"]
-        axes.fill_between(middle, mean / factor, mean * factor, color=colour, alpha=0.12, lw=0)
-    _log_ticks_as_numbers(axes)
-    _log_height(axes)
+        axes.fill_between(middle, mean / factor, mean * factor, color=colour, alpha=0.2, lw=0)
+    _log_axis(axes, "x")
+    _log_axis(axes, "y")
     axes.set_xlabel("position in the row, from 1 (log scale; band: a relative standard deviation)")
     axes.set_ylabel("mean L2 norm (log scale)")
     legend_beside(axes)
@@ -132,6 +134,7 @@ def _style(number: int) -> dict[str, Any]:
     return {"color": COLOURS[at], "marker": MARKERS[at], "markersize": 4}
 
 
+@house_style
 def plot_similarity(similarity: "pandas.DataFrame", title: str) -> "Figure":
     """Mean cosine of every two states of one token: a coloured table with the numbers in it."""
     names, values = list(similarity.columns), similarity.to_numpy()
@@ -144,12 +147,13 @@ def plot_similarity(similarity: "pandas.DataFrame", title: str) -> "Figure":
     for row in range(len(names)):
         for column in range(len(names)):
             value = values[row, column]
-            colour = "black" if value > middle else "white"
-            axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour)
+            ink = ink_on(value > middle)
+            axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=ink)
     figure.colorbar(image, ax=axes, label="mean cosine similarity")
     return figure
 
 
+@house_style
 def plot_spectrum(spectra: "pandas.DataFrame", title: str) -> "Figure":
     """Explained variance by number of components.
 
@@ -160,8 +164,8 @@ def plot_spectrum(spectra: "pandas.DataFrame", title: str) -> "Figure":
     for number, (state, lines) in enumerate(spectra.groupby("state", sort=False)):
         shares = lines["cumulative"] * 100
         axes.plot(lines["component"], shares, markevery=0.1, label=str(state), **_style(number))
-    axes.axhline(90, color="grey", linestyle=":", linewidth=1)
-    _log_ticks_as_numbers(axes)
+    axes.axhline(90, color=INK, linestyle=":", linewidth=1)
+    _log_axis(axes, "x")
     axes.set_ylim(0, 102)
     axes.set_xlabel("principal components (log scale)")
     axes.set_ylabel("variance explained (%)")
@@ -169,6 +173,7 @@ def plot_spectrum(spectra: "pandas.DataFrame", title: str) -> "Figure":
     return figure
 
 
+@house_style
 def plot_compression(compared: "pandas.DataFrame", title: str) -> "Figure":
     """Bytes left by each method, with its speed.
 
@@ -180,9 +185,9 @@ def plot_compression(compared: "pandas.DataFrame", title: str) -> "Figure":
     axes.barh(
         compared["encoding"],
         compared["ratio"] * 100,
-        color=[BLUE if exact else AMBER for exact in lossless],
-        hatch=["" if exact else "//" for exact in lossless],
-        edgecolor="white",
+        color=[BLUE if exact else "none" for exact in lossless],
+        hatch=["" if exact else "///" for exact in lossless],
+        edgecolor=[BLUE if exact else AMBER for exact in lossless],
     )
     for row, line in enumerate(compared.itertuples()):
         words = f"{line.ratio:.0%}  {line.pack_mb_s:,.0f} MB/s in, {line.unpack_mb_s:,.0f} MB/s out"
@@ -191,11 +196,12 @@ def plot_compression(compared: "pandas.DataFrame", title: str) -> "Figure":
     axes.invert_yaxis()
     axes.set_xlim(0, 180)
     axes.set_xticks([0, 25, 50, 75, 100])
-    axes.axvline(100, color="grey", linewidth=1, linestyle=":")
+    axes.axvline(100, color=INK, linewidth=1, linestyle=":")
     axes.set_xlabel("bytes left of the states (%); hatched: not lossless; speeds of one thread")
     return figure
 
 
+@house_style
 def plot_throughput(rates: "pandas.DataFrame", title: str) -> "Figure":
     """Rate and latency over the job's working time.
 
@@ -212,7 +218,7 @@ def plot_throughput(rates: "pandas.DataFrame", title: str) -> "Figure":
     unit, scale = ("seconds", 60.0) if minutes < 5 else ("minutes", 1.0)
     unit, scale = ("hours", 1 / 60) if minutes > 300 else (unit, scale)
     edges = [scale * edge for edge in (*rates["from_minutes"], minutes)]
-    upper.stairs(rates["mb_per_s"], edges, color=BLUE, fill=True, alpha=0.8)
+    upper.stairs(rates["mb_per_s"], edges, color=BLUE, fill=True)
     upper.set_ylabel("MB/s stored")
     upper.set_ylim(bottom=0)
     for name, words, colour, style in (

@@ -22,16 +22,30 @@ def status(
     """How a run's job and server stand.
 
     With --watch a run that has not begun is waited for. Exit code 1: rows failed or are unfinished,
-    or the job or the server is dead.
+    the job or the server is dead, or the folder is missing.
     """
     try:
-        return _watch(run_dir.absolute(), seconds) if watch else _show(run_dir.absolute())
+        if watch:
+            return _watch(run_dir.absolute(), seconds)
+        _require(run_dir)
+        return _show(run_dir.absolute())
     except KeyboardInterrupt:
         print()
         return 130  # what a shell calls an interrupt
     except BrokenPipeError:  # the reader has read enough, as head does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _require(run_dir: Path) -> None:
+    from hslib.errors import ParameterError
+
+    if not run_dir.is_dir():
+        raise ParameterError(
+            "the run's folder is missing",
+            path=str(run_dir),
+            fix="check the path; --watch waits for a run that has not begun",
+        )
 
 
 def _watch(run_path: Path, seconds: float) -> int:

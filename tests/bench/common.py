@@ -146,7 +146,7 @@ def serve(
 ) -> Iterator[Served]:
     """One server for all measurements of a script."""
     values = {"run_dir": str(folder / run), "model_path": str(load.model), "layers": load.layers}
-    state = server.start(ServerParameters.from_values({**values, "concurrency": 1, **parameters}))
+    state = server.start(ServerParameters.from_values({**values, "dumps_at_once": 1, **parameters}))
     try:
         yield Served(load, state, samples, folder)
     finally:

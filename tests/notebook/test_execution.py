@@ -74,6 +74,12 @@ def test_the_output_is_in_the_runs_directory_and_values_have_the_parameters_type
     assert isinstance(found.parameters, ExtractionParameters)
 
 
+def test_a_value_under_an_old_name_reaches_the_notebook_under_the_new_one() -> None:
+    with pytest.warns(UserWarning, match="dumps_at_once"):
+        found = plan_run(NOTEBOOKS / "02_server_launch.ipynb", {"concurrency": "9"})
+    assert found.given == {"dumps_at_once": 9}
+
+
 def test_an_unknown_name_is_an_error_before_anything_is_made(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="did you mean 'concurrency'"):
         plan_run(NOTEBOOKS / "03_extraction.ipynb", {"concurency": "4"})

@@ -7,7 +7,7 @@ import pytest
 
 from hslib.errors import ParameterError
 from hslib.notebook import read_parameters
-from hslib.parameters import ExtractionParameters
+from hslib.parameters import ExtractionParameters, ServerParameters
 
 
 def kernel(**names: Any) -> dict[str, Any]:
@@ -43,6 +43,13 @@ def test_a_cell_that_is_run_again_ignores_later_variables_but_no_mistyped_name()
     assert read_parameters(ExtractionParameters, later).limit == 7
     with pytest.raises(ParameterError, match="did you mean 'limit'"):
         read_parameters(ExtractionParameters, {**later, "limt": 7})
+
+
+def test_an_old_name_counts_also_when_the_cell_is_run_again() -> None:
+    later = {"run_dir": "r", "concurrency": 9, "config": ServerParameters()}
+    for namespace in ({"run_dir": "r", "concurrency": 9}, later):
+        with pytest.warns(UserWarning, match="dumps_at_once"):
+            assert read_parameters(ServerParameters, namespace).dumps_at_once == 9
 
 
 def test_a_bad_value_is_named_and_asks_for_no_restart() -> None:

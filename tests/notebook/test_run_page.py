@@ -159,6 +159,29 @@ def test_an_interrupted_run_says_what_is_left_and_a_dead_one_is_no_success(
         assert facts(page)["left"] == "60"
 
 
+def test_a_clusters_replicas_get_a_line_each_without_their_hosts(
+    parameters: Callable[..., ExtractionParameters], tmp_path: Path
+) -> None:
+    jobs.run(parameters())
+    replicas = [
+        {"number": 0, "host": "node17", "state": "working", "ok": 1200, "samples_per_s": 1.5},
+        {"number": 1, "host": "node18", "state": "given up: no GPU", "ok": 7, "samples_per_s": 0},
+    ]
+    path = tmp_path / "kimi/progress.json"
+    path.write_text(progress(state="finished", replicas=replicas).model_dump_json())
+    write_index(tmp_path / "kimi")
+    page = BeautifulSoup((tmp_path / "kimi/index.html").read_text(), "html.parser")
+    (table,) = page.select(".scrolls table")
+    lines = [[cell.text for cell in line.select("th, td")] for line in table.select("tr")]
+    assert lines == [
+        ["replica", "state", "extracted", "samples/s"],
+        ["0", "working", "1,200", "1.50"],
+        ["1", "given up: no GPU", "7", "0.00"],
+    ]
+    assert "Replicas" in [heading.text for heading in page.select("h2")]
+    assert "node17" not in page.text and "node18" not in page.text
+
+
 def test_a_page_has_no_host_home_or_secret(
     parameters: Callable[..., ExtractionParameters], tmp_path: Path
 ) -> None:

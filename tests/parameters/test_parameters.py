@@ -46,6 +46,18 @@ def test_a_bad_value_names_its_parameter(values: dict[str, Any], name: str) -> N
         model.from_values(values)
 
 
+def test_an_old_name_is_taken_and_the_new_one_said() -> None:
+    """Notebook 02's own default is there too when papermill injects the old name."""
+    with pytest.warns(UserWarning, match="'concurrency' is now called 'dumps_at_once'"):
+        found = ServerParameters.from_values({"concurrency": 9, "dumps_at_once": 4})
+    assert found.dumps_at_once == 9
+    with (
+        pytest.raises(ParameterError, match="'dumps_at_once' is 0"),
+        pytest.warns(UserWarning, match="now called"),
+    ):
+        ServerParameters.from_values({"concurrency": 0})
+
+
 def test_an_api_key_comes_from_the_environment_only(monkeypatch: pytest.MonkeyPatch) -> None:
     parameters = ServerParameters(api_key_env="MY_KEY")
     monkeypatch.delenv("MY_KEY", raising=False)

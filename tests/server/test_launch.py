@@ -112,9 +112,9 @@ def test_a_dump_directory_of_another_user_is_a_problem(parameters: Any, tmp_path
 
 
 def test_a_dump_directory_too_small_for_the_longest_rows_is_a_problem(parameters: Any) -> None:
-    text = problems_of(parameters(dump_budget_gb=0.001, concurrency=8))
-    assert "8 samples of 2048 tokens" in text
-    preflight.require(parameters(dump_budget_gb=0.001, concurrency=8, longest_sample=100))
+    text = problems_of(parameters(dump_budget_gb=0.001, dumps_at_once=8))
+    assert "8 dumps of 2048 tokens" in text
+    preflight.require(parameters(dump_budget_gb=0.001, dumps_at_once=8, longest_sample=100))
 
 
 def test_a_key_on_the_command_line_is_a_problem(parameters: Any) -> None:

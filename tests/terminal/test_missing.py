@@ -24,6 +24,7 @@ MODEL, ROWS = str(demo.model_path()), str(demo.dataset_path())
         (["rows", "nowhere", "out.jsonl", "--model", MODEL], "no dataset at"),
         (["report", "nowhere"], "there is no such file or directory"),
         (["run", "nowhere.ipynb"], "the notebook is missing"),
+        (["status", "nowhere"], "the run's folder is missing"),
     ],
 )
 def test_a_missing_path_is_called_missing(
