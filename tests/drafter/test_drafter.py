@@ -85,8 +85,8 @@ def test_right_final_states_name_the_next_token_and_misfiled_ones_do_not(
     assert wrong < right / 2, "short rows of one template begin alike"
 
 
-def test_nothing_is_trained_for_specforge_or_in_no_steps(store: Store, tmp_path: Path) -> None:
-    for values in ({"trainer": "specforge"}, {"num_steps": 0}):
+def test_nothing_is_trained_for_other_drafters_or_in_no_steps(store: Store, tmp_path: Path) -> None:
+    for values in ({"trainer": "specforge"}, {"drafter": "dflash"}, {"num_steps": 0}):
         parameters = ExportParameters.from_values({"run_dir": str(tmp_path), **values})
         assert train_both(parameters, store, tmp_path) is None
     assert not list(tmp_path.iterdir())
