@@ -39,7 +39,12 @@ from hslib.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # two servers, one after the other
 
-FAMILIES = ("qwen3", "qwen3_moe", "deepseek_v3")  # dense, a mixture of experts, MLA
+SEAMS = {  # by family: dense, a mixture of experts, MLA; and what has no stages
+    "qwen3": "stage",
+    "qwen3_moe": "stage",
+    "deepseek_v3": "stage",
+    "gemma3": "sum",
+}
 REQUESTS = {
     "alone": [random_sample(0, 50)],
     "batch": [random_sample(10 + i, n) for i, n in enumerate((17, 9, 17, 1, 30, 17, 9))],
@@ -205,6 +210,7 @@ def test_a_server_with_attention_data_parallelism_says_why_it_ends(
 
 
 class Ranks(NamedTuple):
+    family: str
     two: Served
     state: server.ServerState
     of_one: dict[int, torch.Tensor]  # what a server of one rank dumped, by the row's index
@@ -215,7 +221,7 @@ def states_of(dump: Dump) -> torch.Tensor:
     return torch.from_numpy(np.array(dump.hidden_states)).view(torch.bfloat16).float()
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=SEAMS)
 def ranks(
     request: pytest.FixtureRequest, model_of: Callable[[str], Path], start_server: StartServer
 ) -> Iterator[Ranks]:
@@ -230,7 +236,7 @@ def ranks(
     end_server(alone)
     state = start_server(model, chunked_prefill_size=CHUNK, tp_size=2)
     with server.client_of(state) as client:
-        yield Ranks(Served(model, client, DumpDir(state.dump_dir)), state, of_one)
+        yield Ranks(request.param, Served(model, client, DumpDir(state.dump_dir)), state, of_one)
     end_server(state)
 
 
@@ -255,6 +261,7 @@ def test_one_rank_writes_for_both(ranks: Ranks) -> None:
     assert plugin is not None
     assert plugin.pid == dump.meta.pid == schedulers["TP0"]
     assert plugin.replicas == 1
+    assert [c.seam for c in plugin.capture] == [SEAMS[ranks.family]] * len(BOUNDARIES) + ["norm"]
     ranks.two.dumps.clear(ranks.two.dumps.names())
     assert [path.name for path in Path(ranks.state.dump_dir).iterdir()] == ["plugin.json"]
 
