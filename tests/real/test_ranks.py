@@ -123,7 +123,7 @@ def plugin_on_path(folder: Path, name: str, code: str, monkeypatch: pytest.Monke
 # --- a rank dies --------------------------------------------------------------------------
 
 
-def test_a_rank_killed_in_the_middle_ends_the_job_which_a_resume_completes(
+def test_a_rank_killed_in_the_middle_ends_the_job_which_a_resume_on_one_rank_completes(
     model_of: Callable[[str], Path], start_server: StartServer, warm: WarmServers, tmp_path: Path
 ) -> None:
     state = start_server(model_of("qwen3"), tp_size=2)
@@ -142,11 +142,13 @@ def test_a_rank_killed_in_the_middle_ends_the_job_which_a_resume_completes(
     assert journal_lines(wanted) == len(store) == progress.ok, "what is committed stays"
     committed = {index: entry.entry for index, entry in store.entries.items()}
 
-    again = wanted.model_copy(update={"server_url": "", "tp_size": 2})  # starts its own
+    again = wanted.model_copy(update={"server_url": "", "tp_size": 1})  # starts its own
     with mock.patch.object(server, "spawn", warm.spawn):
         result = run(again)
     assert (result.totals.already_done, result.totals.ok) == (progress.ok, 160 - progress.ok)
-    entries = Store(wanted.store_path).entries
+    store = Store(wanted.store_path)
+    assert store.manifest.server["tp_size"] == 2, "as it was begun"
+    entries = store.entries
     assert committed == {index: entries[index].entry for index in committed}
     assert_is_the_models(again, every=13)
 
