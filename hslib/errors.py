@@ -56,6 +56,10 @@ class StoreError(HslibError):
     """The store can't be opened, resumed or written."""
 
 
+class EncodingError(StoreError):
+    """A sample's states would lose more than is allowed in the store's encoding."""
+
+
 class JobError(HslibError):
     """The job as a whole can't start or did not come out whole."""
 

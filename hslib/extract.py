@@ -80,7 +80,11 @@ def run(
         held.enter_context(Guard(parameters.run_path))
         writer = held.enter_context(
             StoreWriter(
-                parameters.store_path, job.manifest, parameters.shard_index, parameters.num_shards
+                parameters.store_path,
+                job.manifest,
+                parameters.shard_index,
+                parameters.num_shards,
+                max_encoding_error=parameters.max_encoding_error,
             )
         )
         held.enter_context(servers.claimed())

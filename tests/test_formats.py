@@ -1,7 +1,8 @@
 """What lies on disk, byte for byte: today's dump and store, and what an older version wrote.
 
-``golden/`` holds the bytes. Whoever changes a format on purpose gives it a new name in its
-``format`` field, and keeps reading the old one.
+``golden/`` holds the bytes. A format that older readers would misread gets a new name in its
+``format`` field; a new field, without which files mean what they meant, does not. What was written
+before is read either way.
 """
 
 import itertools
@@ -36,6 +37,22 @@ FACTS = {"hidden_size": 8, "server": {"tp_size": 1, "dtype": "auto"}}
 def states() -> torch.Tensor:
     """Exact in bf16: bf16 [3, 4, 8]"""
     return ((torch.arange(3 * 4 * 8) - 50) / 8).view(3, 4, 8).to(torch.bfloat16)
+
+
+def rounded(last: int) -> torch.Tensor:
+    """``states()`` with the first ``last`` states as e4m3 with a scale per token and state."""
+    made = states()
+    values = made[:, :last].float()
+    scales = values.abs().amax(-1, keepdim=True) / 448
+    made[:, :last] = ((values / scales).to(torch.float8_e4m3fn).float() * scales).bfloat16()
+    return made
+
+
+ENCODED = {
+    "lossless": states,
+    "fp8": lambda: rounded(4),
+    "fp8-aux": lambda: rounded(3),
+}
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -73,6 +90,17 @@ def test_a_dump_has_these_bytes(tmp_path: Path) -> None:
 def test_a_sample_file_its_journal_line_and_the_manifest_have_these_bytes(tmp_path: Path) -> None:
     write_store(tmp_path / "store", GOLDEN)
     assert files_of(tmp_path / "store") == files_of(GOLDEN / "store")
+
+
+@pytest.mark.parametrize("encoding", ["lossless", "fp8", "fp8-aux"])
+def test_encoded_bytes_are_read_as_what_was_written(encoding: str) -> None:
+    store = Store(GOLDEN / f"store-{encoding}")
+    assert store.verify(deep=True).clean
+    assert store.entries[SAMPLE.index].encoding == store.manifest.encoding == encoding
+    (stored,) = store
+    assert torch.equal(stored.hidden_states, ENCODED[encoding]())
+    assert torch.equal(stored.final, ENCODED[encoding]()[:, -1])
+    assert torch.equal(stored.layer(3), ENCODED[encoding]()[:, 1])
 
 
 def test_these_bytes_are_read_as_what_was_written() -> None:

@@ -153,4 +153,5 @@ def _open_writer(parameters: ExtractionParameters, manifest: Manifest, shard: Sh
         parameters.shard_index,
         parameters.num_shards,
         part=shard.name,
+        max_encoding_error=parameters.max_encoding_error,
     )

@@ -235,14 +235,11 @@ class _Batches:
 
 
 def _batches(export: Path, split: str, seed: int) -> _Batches:
-    from speculators.train.data import ArrowDataset
-
+    from hslib.export.fp8 import open_dataset
     from hslib.export.torch_dataset import TokenBatches
 
     kind = _kind(export)
-    dataset = ArrowDataset(
-        2**20, export, on_missing="raise", train_ratio=1 - _HELD_OUT, split=split
-    )
+    dataset = open_dataset(export, train_ratio=1 - _HELD_OUT, split=split)
     groups = TokenBatches(
         dataset.approx_lengths,
         TOKENS_PER_STEP,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hslib.drafter.eagle3 import Point, Training, judge, train_drafter
 from hslib.drafter.misfiled import misfile
-from hslib.export import TRAINERS, ExportReport, SpeculatorsFormat, export_store
+from hslib.export import TRAINERS, ExportReport, export_store
 from hslib.model import local_folder, read_final_norm, read_head
 from hslib.parameters import ExportParameters
 from hslib.store import Store
@@ -96,9 +96,19 @@ def _ratio(part: float, whole: float) -> str:
 
 def export_for(parameters: ExportParameters, store: Store) -> ExportReport:
     """The export that notebook 06's parameters ask for."""
-    trainer = TRAINERS[parameters.trainer]()
-    model = model_folder(parameters, store)
-    return export_store(store, parameters.export_path, trainer, model, parameters.draft_vocab_size)
+    return export_into(parameters.export_path, parameters, store)
+
+
+def export_into(out: Path, parameters: ExportParameters, store: Store) -> ExportReport:
+    """An export of this store, as the parameters ask for it."""
+    return export_store(
+        store,
+        out,
+        TRAINERS[parameters.trainer](parameters.drafter, parameters.dtype),
+        model_folder(parameters, store),
+        parameters.draft_vocab_size,
+        boundaries=parameters.chosen_boundaries(store.manifest.num_layers),
+    )
 
 
 def model_folder(parameters: ExportParameters, store: Store) -> Path:
@@ -115,16 +125,16 @@ def train_both(
     """Train on an export for speculators, and on an export of the store's misfiled copy.
 
     Writes ``misfiled``, ``export/misfiled`` and ``drafters`` below the run. None when the
-    parameters ask for no training, or for a trainer that can't train on a CPU.
+    parameters ask for no training, or for another drafter than speculators' eagle3.
     """
-    if parameters.trainer != "speculators" or not parameters.num_steps:
+    if not parameters.trains:
         on_line("ready: nothing is trained here; the export's own command trains for real")
         return None
     model = model_folder(parameters, store)
     run = parameters.run_path
     wrong = misfile(store, run / "misfiled")
     wrong_export = run / "export" / "misfiled"
-    export_store(wrong, wrong_export, SpeculatorsFormat(), model, parameters.draft_vocab_size)
+    export_into(wrong_export, parameters, wrong)
     num_steps, seed = parameters.num_steps, parameters.seed
 
     def train(name: str, data: Store, folder: Path) -> TrainedDrafter:

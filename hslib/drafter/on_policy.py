@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hslib.drafter.eagle3 import POSITIONS, Point, judge, train_drafter
-from hslib.drafter.experiment import Experiment, model_folder
+from hslib.drafter.experiment import Experiment, export_into, model_folder
 from hslib.drawing import BLUE, GREEN, new_figure
-from hslib.export import SpeculatorsFormat, export_store
 from hslib.parameters import ExportParameters
 from hslib.store import Store
 
@@ -89,7 +88,7 @@ def train_on_own_answers(
     """
     model, run = model_folder(parameters, own), parameters.run_path
     export = run / "export" / "own_answers"
-    export_store(own, export, SpeculatorsFormat(), model, parameters.draft_vocab_size)
+    export_into(export, parameters, own)
     num_steps, seed = parameters.num_steps, parameters.seed
 
     def show(point: Point) -> None:

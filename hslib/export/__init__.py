@@ -4,8 +4,9 @@
 by its own name.
 """
 
+from hslib.export.drafters import DRAFTERS, Drafter, find_drafter, table_lines
 from hslib.export.export import ExportReport, export_store
-from hslib.export.format import TrainerFormat
+from hslib.export.format import Dtype, TrainerFormat
 from hslib.export.roundtrip import read_back
 from hslib.export.specforge import SpecForgeFormat
 from hslib.export.speculators import SpeculatorsFormat
@@ -16,10 +17,16 @@ TRAINERS: dict[str, type[TrainerFormat]] = {
 }
 
 __all__ = [
+    "Drafter",
+    "DRAFTERS",
+    "Dtype",
     "export_store",
     "ExportReport",
+    "find_drafter",
     "read_back",
     "SpecForgeFormat",
     "SpeculatorsFormat",
+    "table_lines",
+    "TrainerFormat",
     "TRAINERS",
 ]

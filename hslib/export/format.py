@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Literal, Protocol
 
 from hslib.export.draft_vocabulary import VocabularyMap
-from hslib.model import FinalNorm, Side
-from hslib.store import Manifest, Store, StoredSample, Tokens
+from hslib.export.drafters import Drafter
+from hslib.export.reading import Reading
+from hslib.store import Store, StoredSample, Tokens
 
-if TYPE_CHECKING:
-    import torch
+Dtype = Literal["bf16", "fp8"]
 
 
 @dataclass(frozen=True)
@@ -25,31 +25,13 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Bridge:
-    """Carries the stored final state to the side of the norm that the trainer reads."""
-
-    stored: Side
-    wanted: Side
-    norm: FinalNorm | None  # None where both sides are the same
-
-    def final(self, stored: "torch.Tensor") -> "torch.Tensor":
-        """bf16 [T, H], from the stored side to the wanted one.
-
-        Raises:
-            ExportError: this norm can't have made these states.
-        """
-        if self.norm is None:
-            return stored
-        return self.norm.unnormed(stored) if self.wanted == "pre" else self.norm.normed(stored)
-
-
-@dataclass(frozen=True)
 class Context:
     """A finished export's rows, of which a trainer's other files are made."""
 
     store: Store
     out: Path
     model_path: Path
+    reading: Reading
     rows: tuple[Row, ...]
     longest: int  # tokens
     vocabulary: VocabularyMap | None  # None = the model's whole vocabulary
@@ -61,18 +43,24 @@ class Context:
 
 
 class TrainerFormat(Protocol):
-    """One trainer's files; a new trainer implements this and joins ``hslib.export.TRAINERS``."""
+    """One trainer's files; a new trainer implements this and joins ``hslib.export.TRAINERS``.
 
-    name: str
-    final_side: Side
+    Raises:
+        ExportError: on construction: it has no such drafter, or can't read it from files so.
+    """
 
-    def check(self, manifest: Manifest, model_type: str) -> None:
-        """Raises :class:`ExportError` when this trainer would read such a store wrongly."""
+    drafter: Drafter
+    dtype: Dtype
+
+    def __init__(self, drafter: str = "eagle3", dtype: Dtype = "bf16") -> None: ...
+
+    def check(self, model_type: str, model_path: Path) -> None:
+        """Raises :class:`ExportError` when this drafter would read the model's states wrongly."""
 
     def file(self, row: int) -> str:
         """Where a row lies below the export."""
 
-    def parts(self, sample: StoredSample, bridge: Bridge) -> Iterator[bytes | memoryview]:
+    def parts(self, sample: StoredSample, reading: Reading) -> Iterator[bytes | memoryview]:
         """The bytes of a row's file."""
 
     def train_command(self, out: Path) -> str:

@@ -17,8 +17,8 @@ import numpy as np
 from hslib.errors import HslibError
 from hslib.files.write import LARGE, PAGE
 
-# bfloat16 has no NumPy type: its bits travel as uint16
-_NUMPY = {"BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "u1"}
+# bfloat16 and float8 have no NumPy type: their bits travel as integers
+_NUMPY = {"BF16": "<u2", "F8_E4M3": "u1", "F32": "<f4", "I64": "<i8", "I32": "<i4", "U8": "u1"}
 _MAX_HEADER = 1 << 20
 
 
@@ -62,7 +62,7 @@ class TensorFile:
 def open_tensors(path: Path) -> TensorFile:
     """Map a file, and check that its header and its size agree.
 
-    Arrays have the stored shapes; BF16 is given as its bits, uint16.
+    Arrays have the stored shapes; BF16 is given as its bits, uint16, and F8_E4M3 as uint8.
 
     Raises:
         TensorFileError: cut short, padded, or not safetensors at all.

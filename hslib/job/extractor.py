@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from hslib.dataset import Sample
-from hslib.errors import DumpError, HslibError, JobError, RequestError
+from hslib.errors import DumpError, EncodingError, HslibError, JobError, RequestError
 from hslib.job.interrupt import Interrupts
 from hslib.job.scheduler import Group, Load, PendingSample, Scheduler, requests_at_once
 from hslib.job.tasks import Tasks
@@ -45,6 +45,8 @@ def reaction_to(error: BaseException) -> Reaction:
         return "retry" if error.fields.get("retry") else "fail"
     if isinstance(error, DumpError):
         return "retry"
+    if isinstance(error, EncodingError):
+        return "fail"
     return "stop"
 
 
@@ -270,7 +272,7 @@ class Extractor:
             self._reporter.log.warning("[%d] no answer: %s", index, error)
             self._lose(member, pending, error)
             self._await(member, error)
-        elif reaction == "fail" and not is_alone:
+        elif reaction == "fail" and isinstance(error, RequestError) and not is_alone:
             self._scheduler.put_back(pending)  # a refusal of several does not say which is meant
         elif reaction == "retry" and pending.errors < self._parameters.max_attempts:
             # in company nothing is counted: the error may be another row's

@@ -19,6 +19,7 @@ from hslib.job.scheduler import requests_at_once
 from hslib.parameters import ExtractionParameters
 from hslib.server import DUMP_SHARE, DUMP_TOKEN_BYTES, dump_bytes
 from hslib.store import (
+    CODECS,
     STORED_TOKEN_BYTES,
     size_words,
     state_bytes,
@@ -80,9 +81,15 @@ class Forecast:
         return state_bytes(self.num_states, self.hidden_size)
 
     @property
+    def stored_state_bytes(self) -> float:
+        """The same in the store: as ``job.encoding`` keeps them, about so for ``lossless``."""
+        share = CODECS[self.job.encoding].share(self.num_states, self.hidden_size)
+        return self.state_bytes * share
+
+    @property
     def store_bytes(self) -> int:
         """What the store grows by; without ``rows``, all but the files' headers."""
-        return stored_bytes(self.tokens, self.rows, self.state_bytes)
+        return stored_bytes(self.tokens, self.rows, self.stored_state_bytes)
 
     @property
     def request_tokens(self) -> int:
@@ -170,10 +177,13 @@ class Forecast:
         )
 
     def _store_formula(self) -> str:
-        formula = f"{self.tokens:,} tokens x ({self.state_bytes:,} + {STORED_TOKEN_BYTES} B)"
+        states = f"{self.stored_state_bytes:,.0f}"
+        if self.job.encoding != "plain":
+            states += f" in {self.job.encoding}"
+        formula = f"{self.tokens:,} tokens x ({states} + {STORED_TOKEN_BYTES} B)"
         if not self.rows:
             return f"{formula}; the files' headers come on top (--samples)"
-        header = stored_header_bytes(self.tokens / self.rows, self.state_bytes)
+        header = stored_header_bytes(self.tokens / self.rows, self.stored_state_bytes)
         return f"{formula} + {self.rows:,} files x {header:,} B of header"
 
     def sentence(self) -> str:

@@ -18,7 +18,15 @@ from hslib.model import ModelInfo, choose_layers, placeholder_ids, read_model
 from hslib.parameters import ExtractionParameters
 from hslib.server import launch
 from hslib.server.processes import is_alive
-from hslib.store import JournalState, Store, find_store, open_storage, probe_write, state_bytes
+from hslib.store import (
+    CODECS,
+    JournalState,
+    Store,
+    find_store,
+    open_storage,
+    probe_write,
+    state_bytes,
+)
 
 T = TypeVar("T")
 _ROWS = 10_000  # checked before; one to two seconds
@@ -50,10 +58,12 @@ def input_problems(parameters: ExtractionParameters) -> list[HslibError]:
     store = found.of(_check_store, parameters)
     if model and layers is not None and survey and survey.num_rows <= _ROWS:
         states = len(layers) + parameters.store_final
+        per_token = state_bytes(states, model.hidden_size)
+        stored = per_token * CODECS[parameters.encoding].share(states, model.hidden_size)
         longest = parameters.max_tokens or parameters.context_length or model.context_length
         rows = [row for row in survey.rows if row.num_tokens <= longest]  # others are rejected
         survey = dataclasses.replace(survey, rows=rows)
-        found.of(_check_room, parameters, state_bytes(states, model.hidden_size), survey, store)
+        found.of(_check_room, parameters, (per_token, stored), survey, store)
     return found.problems
 
 
@@ -105,7 +115,10 @@ def _check_store(parameters: ExtractionParameters) -> Store | None:
 
 
 def _check_room(
-    parameters: ExtractionParameters, per_token: int, survey: Survey, store: Store | None
+    parameters: ExtractionParameters,
+    bytes_per_token: tuple[int, float],
+    survey: Survey,
+    store: Store | None,
 ) -> None:
     """That the states of the rows which are not stored yet fit on the store's disk."""
     plan = plan_job(
@@ -114,7 +127,8 @@ def _check_room(
         (),
         shard=(parameters.shard_index, parameters.num_shards),
         retry_failed=parameters.retry_failed,
-        state_bytes_per_token=per_token,
+        state_bytes_per_token=bytes_per_token[0],
+        stored_bytes_per_token=bytes_per_token[1],
     )
     free = open_storage(parameters.store_path).free_bytes()
     require_room(plan, store_free=free, dump_free=sys.maxsize, num_shards=parameters.num_shards)

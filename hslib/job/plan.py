@@ -24,7 +24,8 @@ class JobPlan:
     failed_before: tuple[int, ...]  # failed in an earlier run and not asked to be retried
     rejections: tuple[Rejection, ...]
     changed: tuple[int, ...]  # stored earlier from other ids or another mask; also in todo
-    state_bytes_per_token: int
+    state_bytes_per_token: int  # of a dump
+    stored_bytes_per_token: float  # of a sample's file: its states as they are encoded
 
     @property
     def num_rows(self) -> int:
@@ -37,8 +38,9 @@ class JobPlan:
 
     @property
     def todo_bytes(self) -> int:
-        """Bytes that the store will grow by, exact to the files' headers."""
-        size = self.state_bytes_per_token
+        """Bytes that the store will grow by: exact to the files' headers, or what is expected of
+        a lossless encoding."""
+        size = self.stored_bytes_per_token
         return sum(stored_bytes(row.num_tokens, 1, size) for row in self.todo)
 
     def estimated_bytes(self, sample_size: int = 100) -> int:
@@ -47,7 +49,7 @@ class JobPlan:
         if not first:
             return 0
         part = sum(row.num_tokens for row in first) * len(self.todo) / len(first)
-        return stored_bytes(part, len(self.todo), self.state_bytes_per_token)
+        return stored_bytes(part, len(self.todo), self.stored_bytes_per_token)
 
     @property
     def longest(self) -> int:
@@ -68,6 +70,7 @@ def plan_job(
     shard: tuple[int, int],
     retry_failed: bool,
     state_bytes_per_token: int,
+    stored_bytes_per_token: float,
 ) -> JobPlan:
     """Sort a shard's rows.
 
@@ -106,6 +109,7 @@ def plan_job(
         rejections,
         tuple(changed),
         state_bytes_per_token,
+        stored_bytes_per_token,
     )
 
 
@@ -216,7 +220,7 @@ def _what_fits(plan: JobPlan, free: int, num_shards: int) -> str:
     """A ``limit`` with which the job fits, and how many disks take all of it; "" for a full one."""
     used = _SMALL_FILES_BYTES
     for row in plan.todo:
-        size = stored_bytes(row.num_tokens, 1, plan.state_bytes_per_token) + _JOURNAL_LINE_BYTES
+        size = stored_bytes(row.num_tokens, 1, plan.stored_bytes_per_token) + _JOURNAL_LINE_BYTES
         used += -(-size // PAGE) * PAGE  # a file system gives whole blocks
         if used > free:
             break

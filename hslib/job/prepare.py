@@ -84,6 +84,7 @@ class Job:
     def facts(self) -> dict[str, str]:
         """What will happen, for a table."""
         plan, survey = self.plan, self.survey
+        about = "about " if self.manifest.encoding == "lossless" else ""
         return {
             "rows asked for": f"{plan.num_rows:,} of {survey.num_rows:,}",
             "to extract": f"{len(plan.todo):,} rows, {plan.todo_tokens:,} tokens",
@@ -94,8 +95,9 @@ class Job:
             "boundaries": self.manifest.states_sentence(),
             **self.layers_source,
             "states": self.manifest.witness_sentence(),
-            "bytes per token": f"{plan.state_bytes_per_token:,}",
-            "store grows by": f"{plan.todo_bytes / 1e9:,.3f} GB "
+            "encoding": self.manifest.encoding_sentence(),
+            "bytes per token": f"{plan.stored_bytes_per_token:,.0f}",
+            "store grows by": f"{about}{plan.todo_bytes / 1e9:,.3f} GB "
             f"(from the first 100 rows: {plan.estimated_bytes(100) / 1e9:,.3f} GB)",
             "rows with a mask of zeros": f"{survey.zero_masks:,}",
             "masks are from": _mask_sentence(survey),
@@ -194,7 +196,7 @@ def prepare(parameters: ExtractionParameters, servers: Servers) -> Job:
     store = find_store(parameters.store_path)
     if store is not None:
         require_same_kind(store.manifest, manifest, str(parameters.store_path))
-        manifest = store.manifest
+        manifest = store.manifest.model_copy(update={"encoding": parameters.encoding})
     plan = plan_job(
         survey,
         store.journal_state if store else JournalState(),
@@ -202,6 +204,7 @@ def prepare(parameters: ExtractionParameters, servers: Servers) -> Job:
         shard=(parameters.shard_index, parameters.num_shards),
         retry_failed=parameters.retry_failed,
         state_bytes_per_token=manifest.state_bytes_per_token,
+        stored_bytes_per_token=manifest.stored_bytes_per_token,
     )
     stored = store.entries if store else {}
     if parameters.on_changed_rows == "refuse":
@@ -289,6 +292,7 @@ def make_manifest(
         sglang_version=plugin.sglang_version,
         plugin_version=plugin.plugin_version,
         server=settings.model_dump(exclude={"model_path", "version"}),
+        encoding=parameters.encoding,
         final_norm="post" if plugin.stores_final else "none",
         unwitnessed=plugin.unwitnessed,
         weights=plugin.weights,

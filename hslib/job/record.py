@@ -29,6 +29,7 @@ class RunRecord(pydantic.BaseModel):
     dataset: str
     store: str
     states: str
+    encoding: str = "plain"
     hardware: str
     versions: dict[str, str]
 
@@ -50,6 +51,7 @@ def record_run(parameters: ExtractionParameters, manifest: Manifest, plugin: Plu
         dataset=parameters.dataset_source,
         store=str(parameters.store_path),
         states=manifest.states_sentence(),
+        encoding=manifest.encoding,
         hardware=_hardware(plugin.device, manifest.server, parameters.num_replicas),
         versions={
             "SGLang": plugin.sglang_version,

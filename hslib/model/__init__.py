@@ -1,6 +1,6 @@
 """A model's folder: its config, layer numbers, weights, final norm, identity; a draft's wishes."""
 
-from hslib.model.config import read_config, require_folder
+from hslib.model.config import ModelConfig, read_config, require_folder
 from hslib.model.draft import Draft
 from hslib.model.draft_layers import DraftLayers, layers_text
 from hslib.model.folder import ModelInfo, read_model, read_shape, tokenizer_digest
@@ -14,9 +14,9 @@ from hslib.model.layer_choice import (
     read_draft,
 )
 from hslib.model.layers import dialect_table, from_boundaries, parse_layers, to_boundaries
-from hslib.model.norm import ONE_PLUS_WEIGHT, FinalNorm, Side, read_final_norm
+from hslib.model.norm import ONE_PLUS_WEIGHT, FinalNorm, Side, norm_eps, read_final_norm
 from hslib.model.placeholders import placeholder_ids
-from hslib.model.weights import Weights, open_weights, read_head
+from hslib.model.weights import Weights, embedding_and_head, open_weights, read_head
 
 __all__ = [
     "Canary",
@@ -26,6 +26,7 @@ __all__ = [
     "Draft",
     "draft_layers",
     "DraftLayers",
+    "embedding_and_head",
     "FinalNorm",
     "from_boundaries",
     "how_to_fetch",
@@ -35,7 +36,9 @@ __all__ = [
     "missing_files",
     "names_a_draft",
     "model_differences",
+    "ModelConfig",
     "ModelInfo",
+    "norm_eps",
     "ONE_PLUS_WEIGHT",
     "open_weights",
     "parse_layers",

@@ -121,7 +121,7 @@ def read_final_norm(folder: Path) -> FinalNorm:
     config = read_config(folder)
     weights = open_weights(folder)
     name = weights.find(FINAL_NORM)
-    eps = _eps(config)
+    eps = norm_eps(config)
     has_bias = name is not None and name.removesuffix("weight") + "bias" in weights.shard_of
     if name is None or eps is None or has_bias:
         why = "it has a bias" if has_bias else f"no {'weight' if name is None else 'rms_norm_eps'}"
@@ -135,8 +135,8 @@ def read_final_norm(folder: Path) -> FinalNorm:
     return FinalNorm(gain, float(eps), config.model_type)
 
 
-def _eps(config: ModelConfig) -> float | None:
-    """The norm's eps: what the config states, else its class's."""
+def norm_eps(config: ModelConfig) -> float | None:
+    """The RMSNorms' eps: what the config states, else its class's; None for unknown names."""
     own = _EPS_NAME_OF.get(config.model_type)
     names = (own,) if own else _EPS_NAMES
     found = (read(name) for read in (config.stated, config.get) for name in names)

@@ -112,6 +112,17 @@ def open_weights(folder: Path) -> Weights:
         ) from error
 
 
+def embedding_and_head(folder: Path) -> tuple[str | None, str | None]:
+    """The names of the embedding and of the output head; where they are tied, one name twice.
+
+    Raises:
+        ParameterError: the folder has no readable safetensors checkpoint.
+    """
+    weights = open_weights(folder)
+    embedding, head = weights.find(EMBEDDING), weights.find(HEAD)
+    return embedding, head or (embedding if read_config(folder).tied else None)
+
+
 def read_head(folder: Path) -> "torch.Tensor":
     """A model's output head, float32 [vocab_size, hidden_size]; nothing else is read.
 
@@ -120,14 +131,11 @@ def read_head(folder: Path) -> "torch.Tensor":
     Raises:
         ParameterError: the checkpoint has none under a known name.
     """
-    weights = open_weights(folder)
-    name = weights.find(HEAD)
-    if name is None and read_config(folder).tied:
-        name = weights.find(EMBEDDING)
+    _, name = embedding_and_head(folder)
     if name is None:
         raise ParameterError(
             f"{folder} has no output head under a known name",
             known=[*HEAD, *EMBEDDING],
             fix="give the folder of a causal language model",
         )
-    return weights.read([name])[name].float()
+    return open_weights(folder).read([name])[name].float()

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from hslib import demo
-from hslib.model import local_folder
+from hslib.model import local_folder, parse_layers
 from hslib.parameters.base import (
     DatasetParameters,
     KeyParameters,
@@ -90,23 +90,48 @@ class ProbeParameters(StoreParameters, KeyParameters):
 
 
 class ExportParameters(StoreParameters):
-    """Notebook 06. ``export_dir`` empty = one in the run for each trainer.
+    """Notebook 06. ``export_dir`` empty = one in the run for each trainer, drafter and dtype.
 
-    ``model_path`` empty = the one that the manifest names. ``draft_vocab_size`` 0 = the model's
-    whole vocabulary. ``num_steps``: of the drafter trained here; 0 = export only.
-    ``own_answers_store``: of rows that the target answered itself (notebook 00, ``regenerate``), to
-    train one more drafter on; empty = none, of the demo one that is made.
+    ``drafter``: one of the trainer's; ``boundaries`` of the store's, empty = all that it reads.
+    ``dtype``: ``fp8`` is speculators' layout of half the bytes. ``model_path`` empty = the one that
+    the manifest names. ``draft_vocab_size`` 0 = the model's whole vocabulary. ``num_steps``: of the
+    drafter trained here; 0 = export only. ``own_answers_store``: of rows that the target answered
+    itself (notebook 00, ``regenerate``), to train one more drafter on; empty = none, of the demo
+    one that is made. ``encoding_seeds``: so many drafters are trained on plain and on FP8 states,
+    to see what that costs; 0 = none, of the demo 3.
     """
 
     trainer: Literal["speculators", "specforge"] = "speculators"
+    drafter: Literal[
+        "eagle3", "peagle", "dflash", "dflash2", "domino", "dspark", "xpress", "mtp"
+    ] = "eagle3"
+    boundaries: Layers = ""
+    dtype: Literal["bf16", "fp8"] = "bf16"
     export_dir: str = ""
     model_path: str = ""
     draft_vocab_size: int = Field(320, ge=0)
     num_steps: int = Field(200, ge=0)
     own_answers_store: str = ""
+    encoding_seeds: int = Field(0, ge=0)
     seed: int = 0
 
     @property
+    def trains(self) -> bool:
+        """Whether a drafter is trained here: speculators' eagle3 has code for it on a CPU."""
+        return bool(self.num_steps) and (self.trainer, self.drafter) == ("speculators", "eagle3")
+
+    @property
     def export_path(self) -> Path:
-        default = self.run_path / "export" / self.trainer
+        usual = {"drafter": "eagle3", "dtype": "bf16"}
+        chosen = {name: getattr(self, name) for name in usual}
+        unusual = [value for name, value in chosen.items() if value != usual[name]]
+        default = self.run_path / "export" / "-".join([self.trainer, *unusual])
         return Path(self.export_dir).absolute() if self.export_dir else default
+
+    def chosen_boundaries(self, num_layers: int) -> tuple[int, ...] | None:
+        """``boundaries`` as numbers; None = all that the drafter reads.
+
+        Raises:
+            ParameterError: not layers of this model.
+        """
+        return parse_layers(self.boundaries, num_layers) if self.boundaries else None

@@ -31,6 +31,10 @@ class ExtractionParameters(CaptureParameters, DatasetParameters, StoreParameters
     share a request, up to so many or ``tokens_per_request`` tokens. ``server_wait_s``: how long a
     server that does not answer may take to come back.
 
+    ``encoding``: how files keep the states; ``lossless`` gives the same bits back, ``fp8`` and
+    ``fp8-aux`` (final in bfloat16) do not: a sample of which a token's state would lose more than
+    ``max_encoding_error`` (relative, L2) fails.
+
     ``ray_address``: empty = the job runs in this process; ``local`` = on a Ray started here, else
     on the cluster at that address, with ``num_replicas`` servers, each started where its GPUs
     are. ``tp_size``, ``context_length`` and ``extra_args`` are for servers that the job starts.
@@ -48,6 +52,8 @@ class ExtractionParameters(CaptureParameters, DatasetParameters, StoreParameters
     strict: bool = False
     retry_failed: bool = False
     resume_check: Literal["size", "deep"] = "size"
+    encoding: Literal["plain", "lossless", "fp8", "fp8-aux"] = "plain"
+    max_encoding_error: float = Field(0.05, gt=0)
     shard_index: int = Field(0, ge=0)
     num_shards: int = Field(1, ge=1)
     max_attempts: int = Field(3, ge=1)
@@ -81,6 +87,8 @@ class ExtractionParameters(CaptureParameters, DatasetParameters, StoreParameters
                 f"dump_dir has {len(self.dump_dir)} entries, server_url {len(self.server_urls)}: "
                 "name one for each, or one that all share"
             )
+        if self.encoding == "fp8-aux" and not self.store_final:
+            yield 'encoding "fp8-aux" is for a stored final state: use "fp8", or store_final = True'
         if self.num_replicas > 1 and not self.ray_address:
             yield f"num_replicas = {self.num_replicas} needs a ray_address ('local' or a cluster's)"
         if not self.ray_address:

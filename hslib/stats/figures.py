@@ -178,7 +178,7 @@ def plot_compression(compared: "pandas.DataFrame", title: str) -> "Figure":
     figure, axes = new_figure(title, 0.9 + 0.55 * len(compared))
     lossless = compared["lossless"].to_numpy(bool)
     axes.barh(
-        compared["method"],
+        compared["encoding"],
         compared["ratio"] * 100,
         color=[BLUE if exact else AMBER for exact in lossless],
         hatch=["" if exact else "//" for exact in lossless],

@@ -5,12 +5,12 @@ rows times the number of rows; right only if the stored rows are a fair draw. *B
 bytes per token times the tokens of all rows; exact, but all rows' lengths must be known.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hslib.dataset import Dataset, Limits
 from hslib.errors import StoreError
-from hslib.store import Entry, Store, size_words
+from hslib.store import Store, size_words
 
 _ALIKE = 1.25  # a larger ratio of the two extrapolations is explained in words
 
@@ -97,9 +97,9 @@ def outlook(store: Store, rows_asked: int = 0, dataset_path: str = "") -> Outloo
     return Outlook(lengths, size / max(sum(lengths), 1), rows, tokens, about)
 
 
-def size_facts(entries: Iterable[Entry]) -> dict[str, str]:
+def size_facts(store: Store) -> dict[str, str]:
     """How big the store is, for a table."""
-    stored = list(entries)
+    stored = list(store.entries.values())
     tokens = sum(entry.num_tokens for entry in stored)
     size = sum(entry.size_bytes for entry in stored)
     count = max(len(stored), 1)
@@ -109,6 +109,7 @@ def size_facts(entries: Iterable[Entry]) -> dict[str, str]:
         "size": size_words(size),
         "bytes per token": f"{size / max(tokens, 1):,.0f}",
         "a sample, on average": f"{size_words(size / count)}, {tokens / count:,.0f} tokens",
+        "encoding": store.encoding_sentence(),
     }
 
 

@@ -24,9 +24,11 @@ def _entry_id() -> str:
 class Entry:
     """One journal line.
 
-    ``file`` is relative to the store. ``checksum``: xxh3-64 of the file's tensors. ``etag``: the
-    object's ETag, empty in a directory. ``layers``: per state ``finite, absmax, mean_l2,
-    zero_share, witness``. ``finished_at``: unix seconds.
+    ``file`` is relative to the store. ``encoding``: how it keeps the states. ``checksum``: xxh3-64
+    of states (bfloat16 [T, L, H], as readers get them), ids and mask. ``file_checksum``: xxh3-64 of
+    the file's tensors, where they are encoded. ``etag``: the object's ETag, empty in a
+    directory. ``layers``: per state ``finite, absmax, mean_l2, zero_share, witness``, and
+    ``encoding_error`` where the encoding loses something. ``finished_at``: unix seconds.
     """
 
     index: int
@@ -36,8 +38,10 @@ class Entry:
     digest: str = ""
     mask_digest: str = ""
     file: str = ""
+    encoding: str = "plain"
     size_bytes: int = 0
     checksum: str = ""
+    file_checksum: str = ""
     etag: str = ""
     attempts: int = 0
     latency_s: float = 0.0

@@ -1,12 +1,13 @@
 """``manifest.json``: what all samples of a store have in common; written before the first."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pydantic
 
 from hslib.errors import StoreError
 from hslib.model import Canary, model_differences
+from hslib.store.encoding import CODECS, WORDS, Encoding
 from hslib.store.sizes import state_bytes
 
 if TYPE_CHECKING:
@@ -15,7 +16,14 @@ if TYPE_CHECKING:
 FORMAT = "hslib-store-1"
 # Fields that may differ when a job resumes a store: rows are compared one by one, and the others
 # do not change what a state means.
-_MAY_DIFFER = {"dataset_digest", "dataset_path", "server", "model_path", "plugin_version"}
+_MAY_DIFFER = {
+    "dataset_digest",
+    "dataset_path",
+    "server",
+    "model_path",
+    "plugin_version",
+    "encoding",
+}
 # compared by model_differences, not field by field
 _MODEL = {"weights", "canary", "accepted_missing"}
 
@@ -26,7 +34,8 @@ class Manifest(pydantic.BaseModel):
     ``boundaries``: the layers' states in tensor order; the final state is last. ``final_norm``: the
     final state is stored after the model's last norm (``post``), before it (``pre``), or not at all
     (``none``). ``unwitnessed``: states that no layer's reading confirms, with the reason; None in
-    stores written before there were witnesses. Digests are xxh3-128.
+    stores written before there were witnesses. ``encoding``: of the samples that the store was
+    begun with; each journal line says its own. Digests are xxh3-128.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -38,6 +47,7 @@ class Manifest(pydantic.BaseModel):
     num_layers: int
     vocab_size: int
     dtype: str = "bfloat16"
+    encoding: Encoding = "plain"
     model_class: str
     model_path: str
     model_config_hash: str
@@ -52,6 +62,12 @@ class Manifest(pydantic.BaseModel):
     canary: Canary | None = None
     accepted_missing: tuple[str, ...] = ()  # parameters that the checkpoint lacks, by consent
     unwitnessed: dict[str, str] | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _keeps_what_it_has(self) -> Self:
+        if self.encoding == "fp8-aux" and not self.stores_final:
+            raise ValueError("encoding fp8-aux needs a final state; without one, use fp8")
+        return self
 
     @property
     def stores_final(self) -> bool:
@@ -73,6 +89,10 @@ class Manifest(pydantic.BaseModel):
         final = f"final ({self.final_norm}-norm)" if self.stores_final else "no final state"
         return f"{listed}, {final}" if listed else final
 
+    def encoding_sentence(self) -> str:
+        """How new samples are kept, in words."""
+        return f"{self.encoding}: {WORDS[self.encoding]}"
+
     def witness_sentence(self) -> str:
         """Whether the layers' readings confirm the states, in words."""
         if self.unwitnessed is None:
@@ -86,6 +106,12 @@ class Manifest(pydantic.BaseModel):
     def state_bytes_per_token(self) -> int:
         """Bytes of all stored states per token."""
         return state_bytes(self.num_states, self.hidden_size)
+
+    @property
+    def stored_bytes_per_token(self) -> float:
+        """The same in the files of new samples: about so for ``lossless``, else exact."""
+        share = CODECS[self.encoding].share(self.num_states, self.hidden_size)
+        return self.state_bytes_per_token * share
 
 
 def differing_fields(stored: Manifest, wanted: Manifest) -> dict[str, tuple[Any, Any]]:

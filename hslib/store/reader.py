@@ -12,9 +12,11 @@ names of samples and journals also have an id, so that none is used twice. A fil
 live ``ok`` line of a journal names it.
 """
 
+import functools
 import os
 import shlex
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,9 +27,10 @@ import numpy as np
 
 from hslib.errors import StoreError
 from hslib.files import TensorFile, TensorFileError
+from hslib.store.encoding import WORDS, KeptStates
 from hslib.store.entry import Entry, JournalState, combine
-from hslib.store.manifest import find_manifest, read_manifest
-from hslib.store.sample_file import Fault, check_content, check_file
+from hslib.store.manifest import Manifest, find_manifest, read_manifest
+from hslib.store.sample_file import Fault, check_file, checked_states, kept_states
 from hslib.store.sizes import STORED_TOKEN_BYTES
 from hslib.store.storage import open_storage
 from hslib.store.writer import StoreWriter
@@ -44,19 +47,29 @@ _WITNESS_STEPS = (0.005, 0.01, 0.02, 0.07)  # in words; the numbers are in the j
 class StoredSample:
     """One sample. From a directory it is memory-mapped, and read only when it is used.
 
-    ``input_ids`` int64 [T], ``loss_mask`` uint8 [T], ``hidden_states`` bf16 [T, L, H]: boundaries
-    ascending, then the final state if it is stored.
+    ``input_ids`` int64 [T], ``loss_mask`` uint8 [T]. ``states`` are decoded when they are asked
+    for, one layer or all. A method that finds them damaged raises :class:`StoreError`.
     """
 
     entry: Entry
-    boundaries: tuple[int, ...]
+    manifest: Manifest
     input_ids: "torch.Tensor"
     loss_mask: "torch.Tensor"
-    hidden_states: "torch.Tensor"
+    states: KeptStates
+    not_sound: Callable[[str], StoreError]
 
     @property
     def index(self) -> int:
         return self.entry.index
+
+    @property
+    def boundaries(self) -> tuple[int, ...]:
+        return self.manifest.boundaries
+
+    @functools.cached_property
+    def hidden_states(self) -> "torch.Tensor":
+        """bf16 [T, L, H]: boundaries ascending, then the final state if it is stored."""
+        return self._decoded(self.states.whole)
 
     def layer(self, boundary: int) -> "torch.Tensor":
         """The state at a boundary, bf16 [T, H]."""
@@ -64,17 +77,28 @@ class StoredSample:
             raise StoreError(
                 f"boundary {boundary} is not stored", fix=f"one of {list(self.boundaries)}"
             )
-        return self.hidden_states[:, self.boundaries.index(boundary)]
+        return self._one(self.boundaries.index(boundary))
 
     @property
     def final(self) -> "torch.Tensor":
         """The state after the model's last norm, bf16 [T, H]."""
-        if self.hidden_states.shape[1] == len(self.boundaries):
+        if not self.manifest.stores_final:
             raise StoreError(
                 "the final state is not stored",
                 fix="extract again with store_final = True, or read a boundary",
             )
-        return self.hidden_states[:, -1]
+        return self._one(self.manifest.num_states - 1)
+
+    def _one(self, number: int) -> "torch.Tensor":
+        if "hidden_states" in self.__dict__:  # decoded already
+            return self.hidden_states[:, number]
+        return self._decoded(functools.partial(self.states.one, number))
+
+    def _decoded(self, decode: Callable[[], np.ndarray]) -> "torch.Tensor":
+        try:
+            return _as_tensor(decode())
+        except TensorFileError as error:
+            raise self.not_sound(str(error)) from error
 
 
 class Tokens(NamedTuple):
@@ -182,6 +206,24 @@ class Store:
             f"of each of {len(self):,} samples: no error is above {limit:g}."
         )
 
+    def encoding_sentence(self) -> str:
+        """How the files keep the states, and what was lost by it, in words."""
+        counts = Counter(entry.encoding for entry in self.entries.values())
+        names = [n if len(counts) == 1 else f"{counts[n]:,} samples {n}" for n in sorted(counts)]
+        text = "; ".join(f"{name}: {WORDS[name.split()[-1]]}" for name in names)
+        state, worst = max(self.encoding_errors().items(), key=lambda item: item[1])
+        if worst:
+            text += f"; a token's state differs by at most {worst:.1%} (L2; {state})"
+        return text or self.manifest.encoding_sentence()
+
+    def encoding_errors(self) -> dict[str, float]:
+        """Per state, the largest relative error (L2) of a token that its encoding has made."""
+        found = dict.fromkeys(self.manifest.state_names, 0.0)
+        for entry in self.entries.values():
+            for state, layer in zip(found, entry.layers, strict=False):
+                found[state] = max(found[state], layer.get("encoding_error", 0.0))
+        return found
+
     def __len__(self) -> int:
         return len(self.entries)
 
@@ -194,7 +236,11 @@ class Store:
     def __getitem__(self, index: int) -> StoredSample:
         """Raises :class:`StoreError` when the row is not stored or its file is not whole."""
         entry = self._entry(index)
-        return self._sample(entry, self._open(entry))
+        file = self._open(entry)
+        try:
+            return self._sample(entry, file, kept_states(entry, self.manifest, file))
+        except TensorFileError as error:
+            raise self._not_sound(entry, str(error)) from error
 
     def checked(self, index: int) -> StoredSample:
         """The sample, after every byte was compared with its journal line.
@@ -204,10 +250,13 @@ class Store:
         """
         entry = self._entry(index)
         file = self._open(entry)
-        fault = check_content(entry, self.manifest, file)
-        if fault is not None:
-            raise self._not_sound(entry, f"{fault.check}: {fault.detail}")
-        return self._sample(entry, file)
+        try:
+            found = checked_states(entry, self.manifest, file)
+        except TensorFileError as error:
+            raise self._not_sound(entry, str(error)) from error
+        if isinstance(found, Fault):
+            raise self._not_sound(entry, f"{found.check}: {found.detail}")
+        return self._sample(entry, file, found)
 
     def tokens(self, indices: Iterable[int] | None = None) -> Iterator[Tokens]:
         """Ids and masks of these samples, or of all, in order; reads no states.
@@ -254,9 +303,10 @@ class Store:
             fix=f"{_repair(str(self.path))}, and extract again",
         )
 
-    def _sample(self, entry: Entry, file: TensorFile) -> StoredSample:
-        tensors = {name: _as_tensor(array) for name, array in file.arrays.items()}
-        return StoredSample(entry, self.manifest.boundaries, **tensors)
+    def _sample(self, entry: Entry, file: TensorFile, states: KeptStates) -> StoredSample:
+        ids, mask = (_as_tensor(file.arrays[name]) for name in ("input_ids", "loss_mask"))
+        not_sound = functools.partial(self._not_sound, entry)
+        return StoredSample(entry, self.manifest, ids, mask, states, not_sound)
 
     def verify(
         self,
@@ -314,5 +364,5 @@ def _as_tensor(array: np.ndarray) -> "torch.Tensor":
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that the memory is read-only: it is
-        tensor = torch.from_numpy(array)
+        tensor = torch.from_numpy(array if array.flags.aligned else array.copy())
     return tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor

@@ -11,18 +11,22 @@ def state_bytes(num_states: int, hidden_size: int) -> int:
     return num_states * hidden_size * 2
 
 
-def stored_header_bytes(num_tokens: float, state_bytes_per_token: int) -> int:
+def stored_header_bytes(num_tokens: float, state_bytes_per_token: float) -> int:
     """Bytes of a sample's file header: a page where the tensors are large."""
     return PAGE if num_tokens * _per_token(state_bytes_per_token) >= LARGE else _SMALL_HEADER_BYTES
 
 
-def stored_bytes(num_tokens: float, num_rows: int, state_bytes_per_token: int) -> int:
-    """What rows of ``num_tokens`` in all add to a store; headers are rounded up."""
+def stored_bytes(num_tokens: float, num_rows: int, state_bytes_per_token: float) -> int:
+    """What rows of ``num_tokens`` in all add to a store; headers are rounded up.
+
+    Args:
+        state_bytes_per_token: as the samples' encoding keeps them.
+    """
     header = stored_header_bytes(num_tokens / max(num_rows, 1), state_bytes_per_token)
     return int(num_tokens * _per_token(state_bytes_per_token)) + num_rows * header
 
 
-def _per_token(state_bytes_per_token: int) -> int:
+def _per_token(state_bytes_per_token: float) -> float:
     return state_bytes_per_token + STORED_TOKEN_BYTES
 
 

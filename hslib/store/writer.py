@@ -1,24 +1,26 @@
 """Writing to a store: a sample's file first, then its line in the journal."""
 
 import dataclasses
+import math
 import secrets
 import threading
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xxhash
 
-from hslib.errors import JobError
+from hslib.errors import EncodingError, JobError
 from hslib.store.contract import Storage
+from hslib.store.encoding import CODECS
 from hslib.store.entry import Entry, combine, journal_name
 from hslib.store.manifest import Manifest, write_or_check_manifest
 from hslib.store.sample_file import sample_header
 from hslib.store.storage import open_storage
 
 if TYPE_CHECKING:
-    import xxhash
-
     from hslib.dataset import Sample
 
 
@@ -28,7 +30,11 @@ class StoreWriter:
     Any number of threads may call :meth:`put`. One process per shard, and one per part of it.
 
     Args:
+        manifest: of a new store, or one that the store's agrees with; samples are encoded as it
+            says, whatever those that are there are.
         part: of the shard that this writer has; empty for the job that has the whole shard.
+        max_encoding_error: the largest relative error (L2) of a token's state that a sample may
+            lose by its encoding.
 
     Raises:
         JobError: another job writes this shard, or a part of it, or splits the rows otherwise.
@@ -42,7 +48,9 @@ class StoreWriter:
         shard_index: int = 0,
         num_shards: int = 1,
         part: str = "",
+        max_encoding_error: float = math.inf,
     ) -> None:
+        self._encoding, self._max_error = manifest.encoding, max_encoding_error
         self.storage = open_storage(path)
         self._closing, self._is_closed = threading.Lock(), False
         self._name = journal_name(shard_index, num_shards, part)
@@ -95,9 +103,10 @@ class StoreWriter:
         sample: "Sample",
         states: np.ndarray,
         layers: list[dict[str, Any]],
-        states_hash: "xxhash.xxh3_64",
+        states_hash: xxhash.xxh3_64,
         attempts: int,
         latency_s: float,
+        finished_at: float | None = None,
     ) -> Entry:
         """Store a validated dump and commit it; returns when both are durable.
 
@@ -105,12 +114,18 @@ class StoreWriter:
             states: validated; uint16 [T, L, H], the bits of bfloat16.
             layers: per state ``finite``, ``absmax``, ``mean_l2``, ``zero_share``, ``witness``.
             states_hash: the running hash over ``states`` that validation made.
+            finished_at: unix seconds; None = now.
 
         Raises:
+            EncodingError: the encoding would lose more of it than is allowed.
             StoreError: file or journal can't be written (the disk is full, read-only or gone), or
                 an object store did not take the file.
             JobError: the lock on an object store was lost.
         """
+        encoded = CODECS[self._encoding].encode(states)
+        if encoded.decoded is not None:
+            states_hash = xxhash.xxh3_64(encoded.decoded.data)
+        layers = self._with_errors(sample, layers, encoded.errors)
         tail = sample.input_ids.astype("<i8").tobytes() + sample.loss_mask.tobytes()
         states_hash.update(tail)
         draft = Entry(
@@ -120,24 +135,47 @@ class StoreWriter:
             num_tokens=sample.num_tokens,
             digest=sample.digest,
             mask_digest=sample.mask_digest,
+            encoding=self._encoding,
             checksum=states_hash.hexdigest(),
             attempts=attempts,
             latency_s=round(latency_s, 6),
             layers=layers,
-            finished_at=time.time(),
+            finished_at=time.time() if finished_at is None else finished_at,
         )
-        header = sample_header(draft, self.manifest)
-        parts: list[bytes | memoryview] = [
-            header,
-            states.reshape(-1).data.cast("B"),
-            tail,
-        ]
+        parts = [*(tensor.bytes for tensor in encoded.tensors.values()), tail]
+        if self._encoding != "plain":
+            draft = dataclasses.replace(draft, file_checksum=_checksum(parts))
+        described = {name: (t.dtype, t.shape) for name, t in encoded.tensors.items()}
+        header = sample_header(draft, self.manifest, described)
+        parts = [header, *parts]
         file = self.storage.sample_file(sample.index, draft.entry)
         size = sum(len(part) for part in parts)
         etag = self.storage.put(file, parts, self._suffix, self._rename)
         entry = dataclasses.replace(draft, file=file, size_bytes=size, etag=etag)
         self._journal.append(entry)
         return entry
+
+    def _with_errors(
+        self, sample: "Sample", layers: list[dict[str, Any]], errors: Sequence[float]
+    ) -> list[dict[str, Any]]:
+        """The layers' numbers with what the encoding lost of each; refused above the limit."""
+        if not errors:
+            return layers
+        names = self.manifest.state_names
+        worst = max(range(len(errors)), key=lambda number: errors[number])
+        if not errors[worst] <= self._max_error:
+            raise EncodingError(
+                f"sample {sample.index} loses more than max_encoding_error allows in "
+                f"{self._encoding}",
+                index=sample.index,
+                check="encoding error",
+                state=names[worst],
+                expected=f"up to {self._max_error:g}",
+                got=errors[worst],
+                fix="store it as lossless, or raise max_encoding_error",
+            )
+        lost = zip(layers, errors, strict=True)
+        return [{**layer, "encoding_error": error} for layer, error in lost]
 
     def record(self, entry: Entry) -> None:
         """Commit a line without a file: a failed or rejected row."""
@@ -158,6 +196,13 @@ class StoreWriter:
         file = PurePosixPath(entry.file)
         name = file.name if entry.entry in file.name else f"{file.stem}-{entry.entry}{file.suffix}"
         self.storage.move(entry.file, f"quarantine/{name}")
+
+
+def _checksum(parts: Iterable[bytes | memoryview]) -> str:
+    found = xxhash.xxh3_64()
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()
 
 
 def _refuse_other_splits(storage: Storage, num_shards: int) -> None:

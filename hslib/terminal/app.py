@@ -12,13 +12,14 @@ from hslib.terminal.diagnose import diagnose
 from hslib.terminal.export import export
 from hslib.terminal.layers import layers
 from hslib.terminal.plan import plan
+from hslib.terminal.recode import recode
 from hslib.terminal.report import report
 from hslib.terminal.rows import rows
 from hslib.terminal.run import RunCommand, run
 from hslib.terminal.status import status
 from hslib.terminal.verify import verify
 
-COMMANDS = (run, rows, plan, layers, status, clean, verify, diagnose, report, export)
+COMMANDS = (run, rows, plan, layers, status, clean, verify, diagnose, report, recode, export)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,7 +2,7 @@
 
 import math
 from fractions import Fraction
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -40,6 +40,10 @@ def plan(
     network_gbps: Annotated[
         float, typer.Option(help="GB/s from one replica to the store")
     ] = math.inf,
+    encoding: Annotated[
+        Literal["plain", "lossless", "fp8", "fp8-aux"],
+        typer.Option(help="how the store keeps the states"),
+    ] = "plain",
     concurrency: Annotated[int | None, typer.Option(help="requests in flight per replica")] = None,
 ) -> int:
     """A job's bytes, hours and bottleneck, before it starts.
@@ -61,7 +65,7 @@ def plan(
         tokens,
         rate,
         ExtractionParameters.from_values(
-            {} if concurrency is None else {"concurrency": concurrency}
+            {"encoding": encoding} | ({} if concurrency is None else {"concurrency": concurrency})
         ),
         rows=samples,
         longest=longest,

@@ -146,6 +146,7 @@ def measure(parameters: ExtractionParameters, cluster: Cluster) -> dict[str, Any
         shard=(0, 1),
         retry_failed=False,
         state_bytes_per_token=512,
+        stored_bytes_per_token=512,
     )
     model = read_model(parameters.model_folder)
     manifest = make_manifest(parameters, cluster, model, survey)

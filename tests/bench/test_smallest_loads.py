@@ -20,6 +20,7 @@ HERE = Path(__file__).parent
 SCRIPTS = {path.stem for path in HERE.glob("*.py")} - {"common", Path(__file__).stem}
 
 SMALLEST = {
+    "encodings": "--samples 2 --tokens 8 --turns 1",
     "rows": "--conversations 20 --workers 1 --turns 1 --words 5",
     "store_copy": "--samples 2 --tokens 8 --threads 2 --turns 1",
     "store_reading": "--samples 3 --tokens 8 --turns 1",
@@ -33,6 +34,7 @@ SMALLEST_IN_PROCESSES = {  # hand-made servers, moto's, Ray's
 SMALLEST_ON_SERVERS = {
     "cluster_overhead": "--turns 1 --rows 8",
     "capture_overhead": "--rows 8 --turns 1",
+    "encoded_jobs": "--load short --rows 8 --turns 1",
     "json_return": "--load wide16 --rows 4 --json_rows 1 --turns 1",
     "one_at_a_time": "--rows 8 --turns 1",
     "soak": "--rows 8",

@@ -60,7 +60,9 @@ def _lost_file(out: Path) -> None:
     (out / read_rows(out)[3].file).unlink()
 
 
-@pytest.mark.parametrize("trainer", [SpeculatorsFormat(), SpecForgeFormat()], ids=lambda t: t.name)
+@pytest.mark.parametrize(
+    "trainer", [SpeculatorsFormat(), SpecForgeFormat()], ids=lambda t: t.drafter.trainer
+)
 @pytest.mark.parametrize("harm", [_torn_list, _cut_file, _lost_file])
 def test_a_run_after_a_kill_makes_what_is_missing_and_the_same_bytes(
     store: Store, tmp_path: Path, harm: Callable[[Path], None], trainer: TrainerFormat
@@ -188,12 +190,14 @@ def test_another_model_is_refused(store: Store, tmp_path: Path) -> None:
         export_store(store, tmp_path / "e", SpeculatorsFormat(), folder)
 
 
-@pytest.mark.parametrize("trainer", [SpeculatorsFormat(), SpecForgeFormat()], ids=lambda t: t.name)
+@pytest.mark.parametrize(
+    "trainer", [SpeculatorsFormat(), SpecForgeFormat()], ids=lambda t: t.drafter.trainer
+)
 def test_the_terminal_ends_with_the_command_that_trains(
     store: Store, tmp_path: Path, trainer: TrainerFormat, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "an export"
-    named = ["--to", trainer.name, "--model", str(demo.model_path())]
+    named = ["--to", trainer.drafter.trainer, "--model", str(demo.model_path())]
     assert main(["export", str(store.path), str(out), *named]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     program, *arguments = shlex.split(last.removeprefix("next: "))

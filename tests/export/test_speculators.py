@@ -153,12 +153,22 @@ def test_long_rows_are_converted_in_pieces_that_join(
         assert (tmp_path / "e/hidden_states" / file.name).read_bytes() == file.read_bytes()
 
 
-def test_models_that_speculators_norms_wrongly_are_refused(store: Store) -> None:
-    for model_type in ("qwen3_next", "qwen3_5_moe_text"):
+@pytest.mark.parametrize(
+    ("drafter", "refused", "taken"),
+    [
+        ("eagle3", ["qwen3_next", "qwen3_5_moe_text", "gemma3_text"], ["deepseek_v3", "qwen3"]),
+        ("peagle", ["qwen3_5_text", "gemma"], ["llama"]),
+        ("dflash", ["qwen3_next", "qwen3_5_moe_text"], ["gemma3_text", "qwen3_5_text", "qwen3"]),
+    ],
+)
+def test_models_that_speculators_norms_wrongly_are_refused(
+    drafter: str, refused: list[str], taken: list[str]
+) -> None:
+    for model_type in refused:
         with pytest.raises(ExportError, match=re.escape("1 + weight")):
-            SpeculatorsFormat().check(store.manifest, model_type)
-    for model_type in ("gemma3_text", "deepseek_v3", "qwen3"):
-        SpeculatorsFormat().check(store.manifest, model_type)
+            SpeculatorsFormat(drafter).check(model_type, demo.model_path())
+    for model_type in taken:
+        SpeculatorsFormat(drafter).check(model_type, demo.model_path())
 
 
 def test_the_types_that_speculators_norms_as_gemma_are_the_installed_ones() -> None:

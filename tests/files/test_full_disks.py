@@ -70,11 +70,12 @@ def test_a_disk_too_small_for_the_job_is_refused_before_the_first_request(
     assert run(parameters.model_copy(update={"limit": int(proposed[1])})).is_whole
 
 
+@pytest.mark.parametrize("encoding", ["plain", "lossless"])
 def test_a_disk_that_fills_during_the_job_stops_it_and_loses_nothing(
-    fake: FakeServer, tmp_path: Path, mount: Mount
+    fake: FakeServer, tmp_path: Path, mount: Mount, encoding: str
 ) -> None:
     disk = mount("disk", 300)
-    parameters = wanted(fake, tmp_path, disk / "store")
+    parameters = wanted(fake, tmp_path, disk / "store").model_copy(update={"encoding": encoding})
     ballast = disk / "ballast"
 
     def fill_up(rid: str, *_: Any) -> None:

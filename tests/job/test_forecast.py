@@ -97,6 +97,19 @@ def demo_store(tmp_path: Path) -> Store:
     return model_store(tmp_path / "store", demo.model_path(), samples, (2, 5, 7))
 
 
+@pytest.mark.parametrize(("encoding", "share"), [("fp8", 0.5), ("lossless", 0.68)])
+def test_an_encoded_store_is_foretold_smaller_and_the_dumps_are_not(
+    encoding: str, share: float
+) -> None:
+    plain, encoded = (
+        sized(61_000_000, job=ExtractionParameters.from_values({"encoding": name}))
+        for name in ("plain", encoding)
+    )
+    assert encoded.store_bytes / plain.store_bytes == pytest.approx(share, abs=0.002)
+    assert encoded.tmpfs_bytes == plain.tmpfs_bytes
+    assert any(f"in {encoding}" in formula for _, _, formula in encoded.facts())
+
+
 def test_a_dump_is_counted_as_the_server_counts_it() -> None:
     from hs_dump import dump_file
 

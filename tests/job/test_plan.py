@@ -59,6 +59,7 @@ def plan(
         shard=shard,
         retry_failed=retry_failed,
         state_bytes_per_token=100,
+        stored_bytes_per_token=100,
     )
 
 

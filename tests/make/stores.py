@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import xxhash
 from make.dumps import BOUNDARIES, EXPECTED, put_dump, write_dump
-from make.reference import reference_states
+from make.reference import reference_last, reference_states
 
 from hslib import demo
 from hslib.dataset import Dataset, Limits, Sample
@@ -18,7 +18,7 @@ from hslib.model import read_model
 from hslib.server.dumps import Dump, DumpDir
 from hslib.server.plugin_info import Expected
 from hslib.server.validate import validate
-from hslib.store import Entry, Manifest, Store, StoreWriter
+from hslib.store import Encoding, Entry, Manifest, Store, StoreWriter
 
 Row = tuple[Sample, torch.Tensor]  # states bf16 [T, L, H]
 DEMO_BOUNDARIES = (2, 5, 7)
@@ -52,11 +52,15 @@ def put(writer: StoreWriter, sample: Sample, dump: Dump, expected: Expected = EX
 
 
 def store_samples(
-    place: str | Path, dumps: Path, samples: Sequence[Sample], **writer: Any
+    place: str | Path,
+    dumps: Path,
+    samples: Sequence[Sample],
+    encoding: Encoding = "plain",
+    **writer: Any,
 ) -> list[torch.Tensor]:
     """Store samples with made-up states, dumped one by one; returns the states."""
     states = []
-    with StoreWriter(place, manifest(), **writer) as writing:
+    with StoreWriter(place, manifest(encoding=encoding), **writer) as writing:
         for sample in samples:
             states.append(write_dump(dumps, "d", sample))
             put(writing, sample, DumpDir(dumps).load("d"))
@@ -69,12 +73,14 @@ def model_store(
     samples: Sequence[Sample],
     boundaries: Sequence[int],
     change: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
+    keep_final: bool = True,
     **facts: Any,
 ) -> Store:
     """A store of transformers' own states of these samples: what a right server would dump.
 
     Args:
         change: of each sample's states bf16 [T, L, H]; a fault to plant.
+        keep_final: whether the final state is stored.
         facts: of the manifest.
     """
     model = read_model(model_path)
@@ -87,12 +93,15 @@ def model_store(
         "model_path": str(model_path),
         "model_config_hash": model.config_hash,
     }
-    expected = Expected(tuple(boundaries), model.hidden_size)
+    expected = Expected(tuple(boundaries), model.hidden_size, stores_final=keep_final)
     dumps = DumpDir(path.with_name(f"{path.name}-dumps"))
     with StoreWriter(path, manifest(**{**known, **facts})) as writer:
         for sample in samples:
-            by_boundary = reference_states(model_path, sample.input_ids)
-            states = torch.stack([by_boundary[b] for b in (*boundaries, -1)], 1).bfloat16()
+            *by_boundary, final = reference_states(model_path, sample.input_ids)
+            if model.num_layers in boundaries:
+                by_boundary.append(reference_last(model_path, sample.input_ids))
+            chosen = [by_boundary[b] for b in boundaries] + [final] * keep_final
+            states = torch.stack(chosen, 1).bfloat16()
             put_dump(dumps.root, "d", sample.input_ids, change(states), boundaries)
             dump = dumps.load("d")
             writer.put(sample, *dump.captured(), validate(dump, sample, expected), 1, 0.01)
@@ -112,12 +121,18 @@ def failure(index: int) -> Entry:
 # --- past the gate: any states under any ids ----------------------------------------------
 
 
-def write_store(path: Path, rows: Sequence[Row], boundaries: Sequence[int] = BOUNDARIES) -> Store:
+def write_store(
+    path: Path,
+    rows: Sequence[Row],
+    boundaries: Sequence[int] = BOUNDARIES,
+    encoding: Encoding = "plain",
+) -> Store:
     """Dump, then store what was dumped; nothing is validated between."""
     dumps = DumpDir(path.parent / f"{path.name}-dumps")
     facts = manifest(
         boundaries=tuple(boundaries),
         hidden_size=rows[0][1].shape[2],
+        encoding=encoding,
         num_layers=10,
         vocab_size=768,
         model_class="DeepseekV3ForCausalLM",

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from hslib import demo
 from hslib.errors import ExportError
-from hslib.model import ONE_PLUS_WEIGHT, FinalNorm, open_weights, read_final_norm
+from hslib.model import ONE_PLUS_WEIGHT, FinalNorm, open_weights, read_final_norm, read_head
 from hslib.model.weights import EMBEDDING
 
 
@@ -145,6 +145,28 @@ def test_a_wrappers_language_model_is_the_one_that_is_read(tmp_path: Path) -> No
         "language_model.model.norm.weight": torch.full((4,), 2.0),
     }
     assert read_final_norm(folder(tmp_path, tensors)).gain.tolist() == [2.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "gain"), [("qwen3_vl", 0.5), ("qwen3_5", 1.5), ("qwen3_5_moe", 1.5)]
+)
+def test_a_vision_models_norm_and_head_are_found_among_those_of_its_other_parts(
+    tmp_path: Path, wrapper: str, gain: float
+) -> None:
+    """As Qwen3-VL and Qwen3.5 are published; Qwen3.5's norm adds one to its weight."""
+    tensors = {
+        "model.language_model.norm.weight": torch.full((4,), 0.5),
+        "model.language_model.embed_tokens.weight": torch.full((8, 4), 2.0),
+        "model.language_model.layers.0.input_layernorm.weight": torch.full((4,), 9.0),
+        "model.visual.merger.norm.weight": torch.full((4,), 7.0),
+        "model.visual.deepstack_merger_list.0.norm.weight": torch.full((4,), 8.0),
+        "mtp.norm.weight": torch.full((4,), 6.0),
+    }
+    part = {"model_type": f"{wrapper}_text", "hidden_size": 4, "rms_norm_eps": 1e-6}
+    config = {"model_type": wrapper, "text_config": part, "tie_word_embeddings": True}
+    path = folder(tmp_path, tensors, **config)
+    assert read_final_norm(path).gain.tolist() == [gain] * 4
+    assert torch.equal(read_head(path), tensors["model.language_model.embed_tokens.weight"])
 
 
 def test_a_norm_with_a_bias_or_without_eps_is_refused(tmp_path: Path) -> None:

@@ -122,8 +122,8 @@ def test_an_attached_server_is_used_and_stays(
     assert (state.state, state.ok, state.rejected) == ("finished", 2, 1)
     metrics = json.loads((run / "metrics.json").read_text())
     assert (metrics["asked"], metrics["ok"], metrics["faults"]) == (3, 2, 0)
-    assert (run / "figures/lengths.png").stat().st_size > 5000
-    assert (run / "figures/lengths.csv").read_text().split() == ["num_tokens", "3", "87"]
+    assert (run / "figures/stored_lengths.png").stat().st_size > 5000
+    assert (run / "figures/stored_lengths.csv").read_text().split() == ["num_tokens", "3", "87"]
     shown = (tmp_path / "out.ipynb").read_text()
     assert "out_of_vocabulary" in shown
     assert "1 (1 out_of_vocabulary) rejected" in shown

@@ -163,3 +163,21 @@ def test_an_incomplete_model_folder_says_what_is_missing(
 def test_a_model_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="nowhere"):
         read_model(tmp_path / "nowhere")
+
+
+def test_an_export_lies_by_trainer_drafter_and_dtype_and_the_usual_ones_are_not_named() -> None:
+    for values, name in (
+        ({}, "speculators"),
+        ({"trainer": "specforge"}, "specforge"),
+        ({"drafter": "dflash"}, "speculators-dflash"),
+        ({"drafter": "mtp", "dtype": "fp8"}, "speculators-mtp-fp8"),
+    ):
+        assert ExportParameters.from_values(values).export_path.name == name
+
+
+def test_an_exports_boundaries_are_layers_of_the_model_or_all_that_the_drafter_reads() -> None:
+    assert ExportParameters().chosen_boundaries(61) is None
+    chosen = ExportParameters.from_values({"boundaries": [3, 31, 59]}).chosen_boundaries(61)
+    assert chosen == (3, 31, 59)
+    with pytest.raises(ParameterError, match="outside"):
+        ExportParameters(boundaries="3,99").chosen_boundaries(61)

@@ -217,7 +217,7 @@ def test_a_job_killed_at_any_instant_loses_and_repeats_nothing(
 def test_kills_among_many_requests_in_flight_lose_and_repeat_nothing(
     model_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Sixteen in flight, writes finishing out of order; states made by a hand-made server."""
+    """Sixteen in flight, compressed, writes finishing out of order; a hand-made server's states."""
     samples = [random_sample(i, 1 + i % 50, seed=61) for i in range(400)]
     fake = FakeServer(tmp_path / "dumps", model_of("llama"))
     wanted = ExtractionParameters.from_values(
@@ -230,6 +230,7 @@ def test_kills_among_many_requests_in_flight_lose_and_repeat_nothing(
             "dataset_path": str(write_rows(tmp_path / "rows.jsonl", samples)),
             "concurrency": 16,
             "samples_per_request": 2,
+            "encoding": "lossless",
         }
     )
     try:

@@ -10,7 +10,7 @@ from make.stores import made_up_rows, write_store
 
 from hslib.errors import StoreError
 from hslib.stats.sizes import Outlook, longest_allowed, outlook, size_facts
-from hslib.store import Entry, size_words
+from hslib.store import size_words
 
 # The case study, from its log and its figures: hidden 7168, 4 states in bf16.
 CASE_BYTES_PER_TOKEN = 4 * 7168 * 2
@@ -85,16 +85,19 @@ def test_a_complete_store_tells_what_its_first_third_would_have_said(tmp_path: P
     assert found.from_tokens == pytest.approx(size, rel=0.01)
 
 
-def test_facts_are_sums_of_the_journal() -> None:
-    entry = Entry(index=0, id="a", status="ok", num_tokens=100, size_bytes=5_734_400)
-    other = dataclasses.replace(entry, index=1, num_tokens=300, size_bytes=17_203_200)
-    found = size_facts([entry, other])
-    assert found == {
+def test_facts_are_sums_of_the_journal(tmp_path: Path) -> None:
+    store = write_store(tmp_path / "store", made_up_rows(2))
+    for index, tokens in enumerate((100, 300)):
+        store.entries[index] = dataclasses.replace(
+            store.entries[index], num_tokens=tokens, size_bytes=tokens * 57_344
+        )
+    assert size_facts(store) == {
         "samples": "2",
         "tokens": "400",
         "size": "22.9 MB",
         "bytes per token": "57,344",
         "a sample, on average": "11.5 MB, 200 tokens",
+        "encoding": "plain: bfloat16 as it is",
     }
 
 

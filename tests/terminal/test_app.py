@@ -25,7 +25,7 @@ def test_help_lists_the_commands_in_the_order_of_a_job(capsys: Captured) -> None
         line.split()[0] for line in capsys.readouterr().out.split("Commands:")[1].split("\n")[1:-1]
     ]
     first = ["run", "rows", "plan", "layers", "status", "clean"]
-    assert listed == [*first, "verify", "diagnose", "report", "export"]
+    assert listed == [*first, "verify", "diagnose", "report", "recode", "export"]
 
 
 def test_the_version_is_the_packages(capsys: Captured) -> None:

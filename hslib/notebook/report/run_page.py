@@ -197,6 +197,7 @@ def _stored(records: Sequence[RunRecord]) -> Iterable[Fact]:
         tokens = sum(entry.num_tokens for entry in entries)
         size = sum(entry.size_bytes for entry in entries)
         yield Fact("store", f"{len(entries):,} samples, {tokens:,} tokens, {_size(size)}")
+        yield Fact("encoding", store.encoding_sentence())
         unwitnessed = bool(store.manifest.unwitnessed) or store.manifest.unwitnessed is None
         yield Fact("witness", store.witness_sentence(), "failed" if unwitnessed else "ok")
         if not entries:
