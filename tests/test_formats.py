@@ -136,6 +136,9 @@ def test_an_older_store_opens_and_verifies() -> None:
     assert store.verify(deep=True).clean
     assert [sample.final.shape for sample in store] == [(5, 96), (6, 96), (4, 96)]
     assert set(store.witness().values()) == {None}
+    said = "not witnessed: written before layers were asked what they read"
+    assert store.manifest.witness_sentence() == said
+    assert store.witness_sentence() == f"States are {said}."
 
 
 def test_an_older_store_is_resumed_by_todays_writer(older: Path, tmp_path: Path) -> None:
@@ -161,6 +164,7 @@ def test_an_older_export_is_resumed_and_is_made_of_the_bytes_that_are_made_today
     out, store = older / f"export-{trainer}", Store(older / "store")
     report = export_store(store, out, TRAINERS[trainer](), demo.model_path())
     assert (report.rows, report.made) == (3, 0)
+    assert report.facts()["states"].startswith("not witnessed: ")
     export_store(store, tmp_path / "anew", TRAINERS[trainer](), demo.model_path())
     for row in read_rows(out).values():
         assert (out / row.file).read_bytes() == (tmp_path / "anew" / row.file).read_bytes()

@@ -58,7 +58,9 @@ class ServerCheck:
             if (settings.chunked_prefill_size or -1) > 0
             else "off",
             "longest row": f"{settings.max_req_input_len:,} tokens",
-            "canary request": "dumped, witnessed at every token, removed",
+            "canary request": "dumped, removed; NOT WITNESSED in every state"
+            if plugin.unwitnessed
+            else "dumped, witnessed at every token, removed",
         }
         if not plugin.weights_checked:
             facts["missing tensors"] = "NOT LOOKED FOR: this load format goes past the check"

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -24,18 +23,14 @@ from make.rows import random_sample, write_rows
 from make.waits import wait_until
 
 from hslib import extract
-from hslib.cluster import cluster, connection, opening
-from hslib.cluster.cluster import Cluster, ReplicaHandle
+from hslib.cluster import connection, opening
 from hslib.cluster.connection import demand, room
-from hslib.cluster.messages import ReplicaFacts
 from hslib.dataset import Sample
 from hslib.errors import DatasetError, JobError, ParameterError, ServerError
 from hslib.job import progress, watch
 from hslib.job.prepare import Job
 from hslib.job.progress import read_progress
 from hslib.parameters import ExtractionParameters
-from hslib.server.check import ServerCheck
-from hslib.server.plugin_info import PluginInfo
 from hslib.store import Store, open_storage
 
 SAMPLES = [random_sample(i, 10 + i % 40, seed=19) for i in range(120)]
@@ -426,25 +421,6 @@ def test_replicas_ask_for_gpus_where_there_are_any_and_each_fits_on_one_node() -
     gpus = [{"Alive": True, "Resources": {"CPU": 9.0, "GPU": n}} for n in (8.0, 4.0, 17.0)]
     assert demand(gpus, 8) == {"GPU": 8.0}
     assert room(gpus, {"GPU": 8.0}) == 3
-
-
-def test_a_late_replica_that_does_not_take_the_jobs_longest_row_is_refused() -> None:
-    found = Cluster(1, lambda _number: Mock(), is_ours=False)
-    plugin, settings = PluginInfo(pid=1, plugin_version="", sglang_version="", written_at=0), None
-    check = ServerCheck(plugin, settings)  # type: ignore[arg-type]
-    late = ReplicaFacts("host", 1, check, longest_row=100, dump_room_bytes=1)
-
-    def started(longest_row: int) -> ReplicaHandle:
-        call, replica = ray.put(late), found.replicas[0]
-        replica.starts = cluster.MOST_STARTS
-        found.starting[call] = replica
-        found.started(call, longest_row)
-        return replica
-
-    assert "longest row has 101" in started(101).state
-    assert found.ready == []
-    assert started(100).state == "ready"
-    assert found.ready == [late]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "no-such-host.invalid:6379", "127.0.0.1:99999"])

@@ -1,7 +1,5 @@
 """The same rows from a file, shards, a glob, a datasets folder, and the hub's cache."""
 
-import gzip
-import json
 import os
 import subprocess
 import sys
@@ -12,6 +10,7 @@ import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
+from make.sources import FORMS, one_file, parquet_shards, shards, write_lines
 
 from hslib.dataset import Dataset, Limits, absolute_source, read_rows
 from hslib.errors import DatasetError
@@ -27,63 +26,15 @@ def no_bars() -> None:
     datasets.disable_progress_bars()
 
 
-def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
-    return path
-
-
-def one_file(folder: Path) -> str:
-    return str(write_lines(folder / "rows.jsonl", ROWS))
-
-
-def shards(folder: Path) -> str:
-    """With what stands beside rows, some of them in a folder, one compressed."""
-    write_lines(folder / "a.jsonl", ROWS[:3])
-    write_lines(folder / "b" / "1.jsonl.gz", ROWS[3:5])
-    write_lines(folder / "b.jsonl", ROWS[5:])
-    for name in ("_SUCCESS", ".c.jsonl", "README.md", "x.lock", "x.tmp", "dataset_info.json"):
-        (folder / name).write_text("nothing")
-    write_lines(folder / ".cache" / "x.jsonl", ROWS)
-    write_lines(folder / "a.jsonl.rejected.jsonl", ROWS)
-    return str(folder)
-
-
-def parquet_shards(folder: Path) -> str:
-    for number, part in enumerate((ROWS[:4], ROWS[4:])):
-        path = folder / f"train-0000{number}-of-00002.parquet"
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(part), path)
-    return str(folder)
-
-
-def a_glob(folder: Path) -> str:
-    write_lines(folder / "part-1.jsonl", ROWS[:3])
-    write_lines(folder / "part-2.jsonl", ROWS[3:])
-    write_lines(folder / "other.jsonl", ROWS)
-    return str(folder / "part-*.jsonl")
-
-
-def saved(folder: Path) -> str:
-    rows = datasets.Dataset.from_list(ROWS).with_format("torch")  # as speculators prepares data
-    rows.save_to_disk(folder / "train", num_shards=3)
-    (folder / "train" / "hidden_states").mkdir()
-    (folder / "train" / "hidden_states" / "hs_0.safetensors").write_bytes(b"x")
-    return str(folder / "train")
-
-
 def texts(source: str | Path) -> list[str]:
     return [row["text"] for _, row in read_rows(source, None) if isinstance(row, dict)]
 
 
-SOURCES = [one_file, shards, parquet_shards, a_glob, saved]
-
-
-@pytest.mark.parametrize("make", SOURCES)
+@pytest.mark.parametrize("make", [one_file, *FORMS])
 def test_every_source_gives_the_same_rows_and_digests(tmp_path: Path, make: Any) -> None:
-    expected = Dataset(one_file(tmp_path / "one"), LIMITS).survey()
+    expected = Dataset(one_file(tmp_path / "one", ROWS), LIMITS).survey()
     (tmp_path / "many").mkdir()
-    found = Dataset(make(tmp_path / "many"), LIMITS)
+    found = Dataset(make(tmp_path / "many", ROWS), LIMITS)
     assert found.survey() == expected
     assert [row.index for row in found] == list(range(7))
     assert texts(found.source) == [row["text"] for row in ROWS]
@@ -96,12 +47,12 @@ def test_every_source_gives_the_same_rows_and_digests(tmp_path: Path, make: Any)
 def test_a_rejection_names_file_and_line_beside_the_index(
     tmp_path: Path, make: Any, where: str
 ) -> None:
-    rejected = Dataset(make(tmp_path), Limits(14 - 8, 8)).survey().rejections
+    rejected = Dataset(make(tmp_path, ROWS), Limits(14 - 8, 8)).survey().rejections
     assert {r.index: r.where for r in rejected}[4].endswith(where)
 
 
 def test_a_broken_shard_names_its_file_and_the_rows_index(tmp_path: Path) -> None:
-    shards(tmp_path)
+    shards(tmp_path, ROWS)
     path = tmp_path / "b" / "1.jsonl.gz"
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(DatasetError, match=r"before row [3-5] of the dataset[\s\S]*1\.jsonl\.gz"):
@@ -135,7 +86,7 @@ def test_a_path_is_the_same_from_any_directory(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_files_of_several_kinds_are_refused_and_listed(tmp_path: Path) -> None:
-    shards(tmp_path)
+    shards(tmp_path, ROWS)
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "rows.parquet")
     for source in (tmp_path, tmp_path / "*"):
         with pytest.raises(DatasetError, match=r"several kinds: .*\.jsonl.*1 \.parquet"):
@@ -144,7 +95,7 @@ def test_files_of_several_kinds_are_refused_and_listed(tmp_path: Path) -> None:
 
 
 def test_shards_that_a_download_left_out_are_missed(tmp_path: Path) -> None:
-    parquet_shards(tmp_path)
+    parquet_shards(tmp_path, ROWS)
     (tmp_path / "train-00000-of-00002.parquet").unlink()
     with pytest.raises(DatasetError, match=r"1 of 2 files train-\*-of-00002\.parquet are there"):
         list(read_rows(tmp_path))
@@ -207,14 +158,14 @@ def cached(folder: Path, name: str) -> Path:
 
 
 def test_a_dataset_of_the_hub_is_read_from_its_cache(tmp_path: Path) -> None:
-    parquet_shards(cached(tmp_path, "me/one"))
+    parquet_shards(cached(tmp_path, "me/one"), ROWS)
     two = cached(tmp_path, "me/two")
     write_lines(two / "train.jsonl", ROWS)
     write_lines(two / "test.jsonl", ROWS[:2])
     (cached(tmp_path, "me/card") / "README.md").write_text("# a card")
-    parquet_shards(cut := cached(tmp_path, "me/cut"))
+    parquet_shards(cut := cached(tmp_path, "me/cut"), ROWS)
     (cut / "train-00000-of-00002.parquet").unlink()
-    expected = Dataset(one_file(tmp_path / "one"), LIMITS).survey()
+    expected = Dataset(one_file(tmp_path / "one", ROWS), LIMITS).survey()
     whole = f"7 {expected.digest}"
     one, train, split, wrong, slice_, card, absent, missing = from_cache(
         tmp_path,

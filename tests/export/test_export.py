@@ -203,3 +203,23 @@ def test_the_terminal_ends_with_the_command_that_trains(
     program, *arguments = shlex.split(last.removeprefix("next: "))
     assert program in ("bash", "specforge")
     assert Path(arguments[-1]).is_file() and Path(arguments[-1]).is_relative_to(out)
+
+
+@pytest.mark.parametrize(
+    ("unwitnessed", "said"),
+    [
+        (None, "not witnessed: written before layers were asked what they read"),
+        ({"boundary 5": "no input norm"}, "NOT WITNESSED, as accept_unwitnessed allowed: bound"),
+        ({}, "witnessed: each is what its layer read"),
+    ],
+)
+def test_an_export_says_in_words_whether_its_states_are_witnessed(
+    tmp_path: Path, unwitnessed: dict[str, str] | None, said: str
+) -> None:
+    samples = demo_samples(1, 80)
+    store = model_store(
+        tmp_path / "s", demo.model_path(), samples, BOUNDARIES, unwitnessed=unwitnessed
+    )
+    report = export(store, tmp_path / "e")
+    written = json.loads((tmp_path / "e/export.json").read_text())["states"]
+    assert written == report.facts()["states"] and written.startswith(said)

@@ -37,7 +37,7 @@ def put_dump(
     input_ids: np.ndarray,
     states: torch.Tensor,
     boundaries: Sequence[int] = BOUNDARIES,
-    witness: float = 0.0025,
+    witness: float | np.ndarray = 0.0025,
     **meta: Any,
 ) -> None:
     """Publish given states bf16 [T, L, H] as a dump; NaN for one that no layer testified to."""

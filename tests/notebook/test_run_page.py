@@ -1,5 +1,6 @@
 """The page on top of a run's reports: what its jobs left, in one look."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from bs4 import BeautifulSoup
 from fakes.server import FakeServer
 from make import jobs
+from make.dumps import put_dump
 from make.progress import progress
 from make.rows import random_sample, write_rows
 
@@ -18,6 +20,7 @@ from hslib.notebook.report.index import write_index
 from hslib.notebook.report.run_page import RunPage, read_run_page, run_command
 from hslib.notebook.report.scrub import Scrubber
 from hslib.parameters import ExtractionParameters
+from hslib.server.endpoints import open_endpoints
 from hslib.terminal import main
 
 SAMPLES = [random_sample(i, 5 + i) for i in range(12)]
@@ -66,7 +69,7 @@ def test_a_finished_run_says_what_it_was_and_what_comes_next(
     assert found["states"] == "1, 3, 5, final (post-norm)"
     assert "rows.jsonl" in found["dataset"] and "/" not in found["dataset"]
     assert "LlamaForCausalLM" in found["model"]
-    assert "no error is above" in found["witness"]
+    assert "no error is above" in found["witness"] and tones(page)["witness"] == "ok"
     assert "SGLang 0.5.23" in found["versions"] and "torch" in found["versions"]
     assert "CPU cores" in found["hardware"]
     assert found["started"].endswith("UTC") and "tokens/s" in found["speed"]
@@ -105,6 +108,48 @@ def test_failed_and_rejected_rows_are_coloured_and_reasons_counted(
     assert page.next_command.startswith("python -m hslib run 03 ")
     assert "-p max_tokens 15" in page.next_command
     assert page.next_command.endswith("-p retry_failed True")
+
+
+WITHOUT = {"boundary 3": "the layer has no input norm"}
+
+
+@pytest.mark.parametrize(
+    ("unwitnessed", "said"),
+    [
+        (
+            WITHOUT,
+            "States are NOT WITNESSED, as accept_unwitnessed allowed: boundary 3: the layer has no "
+            "input norm (boundary 3).",
+        ),
+        (None, "States are not witnessed: written before layers were asked what they read."),
+    ],
+)
+def test_states_that_no_layer_testifies_to_are_said_to_be_so_in_red(
+    parameters: Callable[..., ExtractionParameters],
+    fake: FakeServer,
+    tmp_path: Path,
+    unwitnessed: dict[str, str] | None,
+    said: str,
+) -> None:
+    fake.stop()
+    fake.start(unwitnessed=WITHOUT)
+    witness = np.array([0.0025, np.nan, 0.0025, 0.0025])
+    fake.dump = lambda rid, ids: put_dump(  # type: ignore[method-assign]
+        fake.dumps, rid, ids, fake.states(ids), witness=witness
+    )
+    wanted = parameters(server_url=fake.url, accept_unwitnessed=True)
+    job = jobs.prepare(wanted)
+    assert "NOT WITNESSED" in job.facts()["states"]
+    assert "NOT WITNESSED" in open_endpoints(wanted).facts()["canary request"]
+    assert jobs.run(wanted).is_whole
+    path = wanted.store_path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    assert manifest["unwitnessed"] == WITHOUT
+    path.write_text(json.dumps(manifest | {"unwitnessed": unwitnessed}))
+    page = read_run_page(tmp_path / "kimi")
+    assert page is not None
+    assert (facts(page)["witness"], tones(page)["witness"]) == (said, "failed")
+    assert said in write_index(tmp_path / "kimi").read_text()
 
 
 def test_shards_make_one_page_and_a_line_each(

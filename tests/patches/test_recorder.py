@@ -1,5 +1,6 @@
 """The hooks in small torch models: what they take, what they see, and when they are silent."""
 
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ from hs_dump import recorder as recorder_module
 from hs_dump.proof import FINAL, TOLERANCE, Choice, Refusal
 from hs_dump.recorder import Recorder
 from hs_dump.stack import CaptureError, Stack, find_stack, parse_boundaries
+from hs_dump.witness import pick_rows
 
 HIDDEN, VOCAB, NUM_LAYERS, TOKENS = 64, 96, 4, 10
 
@@ -112,8 +114,8 @@ def record(model: Model, *boundaries: int, stores_final: bool = True, seam: str 
     return Recorder(stack_of(model), boundaries, stores_final, sizes, forced_seam=seam)
 
 
-def ids(seed: int = 0) -> torch.Tensor:
-    return torch.randint(0, VOCAB, (TOKENS,), generator=torch.Generator().manual_seed(seed))
+def ids(seed: int = 0, count: int = TOKENS) -> torch.Tensor:
+    return torch.randint(0, VOCAB, (count,), generator=torch.Generator().manual_seed(seed))
 
 
 def first_pass(recorder: Recorder, model: Model) -> list[torch.Tensor]:
@@ -236,17 +238,21 @@ def test_what_goes_wrong_later_shows_in_the_witness(
     assert (worst > TOLERANCE).nonzero()[0].tolist() == wrong
 
 
-def test_one_wrong_token_shows_if_it_is_a_witnessed_one(model: Model) -> None:
+def test_one_wrong_token_of_two_thousand_shows_if_it_is_a_witnessed_one(model: Model) -> None:
+    """What a sampled witness can't see: four tokens of a row and chunk are asked, not all."""
     recorder = record(model, 2)
     first_pass(recorder, model)
-    for picked, seen in (([0, 5, 9], True), ([0, 4, 9], False)):
-        recorder.seen.begin(TOKENS, torch.tensor(picked))
-        logits, _ = model(ids(2))
+    picked = pick_rows(0, 2000, 4, random.Random(0))
+    other = next(row for row in range(1000, 2000) if row not in picked)
+    for wrong in (*picked, other):
+        recorder.seen.begin(2000, torch.tensor(picked))
+        logits, _ = model(ids(2, 2000))
         states = recorder.states()
-        states[0][5] = 1.0
-        found = recorder.testimony(logits[[9]], [2])
-        rows = [state[picked].float().numpy() for state in states]
-        assert (found.errors(rows)[:, 0].max() > TOLERANCE) == seen
+        states[0][wrong] = states[0][wrong - 1]  # its neighbour's
+        found = recorder.testimony(logits[[1999]], [3])
+        errors = found.errors([state[picked].float().numpy() for state in states])
+        seen = [row for row, error in zip(picked, errors[:, 0], strict=True) if error > TOLERANCE]
+        assert seen == ([wrong] if wrong in picked else [])
 
 
 def test_a_pass_in_which_a_layer_did_not_run_is_an_error(model: Model) -> None:

@@ -39,7 +39,12 @@ from hslib.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # two servers, one after the other
 
-FAMILIES = ("qwen3", "qwen3_moe", "deepseek_v3")  # dense, a mixture of experts, MLA
+SEAMS = {  # by family: dense, a mixture of experts, MLA; and what has no stages
+    "qwen3": "stage",
+    "qwen3_moe": "stage",
+    "deepseek_v3": "stage",
+    "gemma3": "sum",
+}
 REQUESTS = {
     "alone": [random_sample(0, 50)],
     "batch": [random_sample(10 + i, n) for i, n in enumerate((17, 9, 17, 1, 30, 17, 9))],
@@ -118,7 +123,7 @@ def plugin_on_path(folder: Path, name: str, code: str, monkeypatch: pytest.Monke
 # --- a rank dies --------------------------------------------------------------------------
 
 
-def test_a_rank_killed_in_the_middle_ends_the_job_which_a_resume_completes(
+def test_a_rank_killed_in_the_middle_ends_the_job_which_a_resume_on_one_rank_completes(
     model_of: Callable[[str], Path], start_server: StartServer, warm: WarmServers, tmp_path: Path
 ) -> None:
     state = start_server(model_of("qwen3"), tp_size=2)
@@ -137,11 +142,13 @@ def test_a_rank_killed_in_the_middle_ends_the_job_which_a_resume_completes(
     assert journal_lines(wanted) == len(store) == progress.ok, "what is committed stays"
     committed = {index: entry.entry for index, entry in store.entries.items()}
 
-    again = wanted.model_copy(update={"server_url": "", "tp_size": 2})  # starts its own
+    again = wanted.model_copy(update={"server_url": "", "tp_size": 1})  # starts its own
     with mock.patch.object(server, "spawn", warm.spawn):
         result = run(again)
     assert (result.totals.already_done, result.totals.ok) == (progress.ok, 160 - progress.ok)
-    entries = Store(wanted.store_path).entries
+    store = Store(wanted.store_path)
+    assert store.manifest.server["tp_size"] == 2, "as it was begun"
+    entries = store.entries
     assert committed == {index: entries[index].entry for index in committed}
     assert_is_the_models(again, every=13)
 
@@ -205,6 +212,7 @@ def test_a_server_with_attention_data_parallelism_says_why_it_ends(
 
 
 class Ranks(NamedTuple):
+    family: str
     two: Served
     state: server.ServerState
     of_one: dict[int, torch.Tensor]  # what a server of one rank dumped, by the row's index
@@ -215,7 +223,7 @@ def states_of(dump: Dump) -> torch.Tensor:
     return torch.from_numpy(np.array(dump.hidden_states)).view(torch.bfloat16).float()
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=SEAMS)
 def ranks(
     request: pytest.FixtureRequest, model_of: Callable[[str], Path], start_server: StartServer
 ) -> Iterator[Ranks]:
@@ -230,7 +238,7 @@ def ranks(
     end_server(alone)
     state = start_server(model, chunked_prefill_size=CHUNK, tp_size=2)
     with server.client_of(state) as client:
-        yield Ranks(Served(model, client, DumpDir(state.dump_dir)), state, of_one)
+        yield Ranks(request.param, Served(model, client, DumpDir(state.dump_dir)), state, of_one)
     end_server(state)
 
 
@@ -255,6 +263,7 @@ def test_one_rank_writes_for_both(ranks: Ranks) -> None:
     assert plugin is not None
     assert plugin.pid == dump.meta.pid == schedulers["TP0"]
     assert plugin.replicas == 1
+    assert [c.seam for c in plugin.capture] == [SEAMS[ranks.family]] * len(BOUNDARIES) + ["norm"]
     ranks.two.dumps.clear(ranks.two.dumps.names())
     assert [path.name for path in Path(ranks.state.dump_dir).iterdir()] == ["plugin.json"]
 
