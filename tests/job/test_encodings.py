@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from fakes.server import SAMPLES, FakeServer, states_of
-from make.jobs import prepare, run
-from make.rows import write_rows
+from make.jobs import prepare, run, wanted
 
 from hslib.errors import ParameterError
 from hslib.parameters import ExtractionParameters
@@ -18,15 +17,7 @@ from hslib.terminal import main
 @pytest.fixture
 def parameters(fake: FakeServer, tmp_path: Path) -> Callable[..., ExtractionParameters]:
     def make(**values: Any) -> ExtractionParameters:
-        defaults = {
-            "run_dir": str(tmp_path / "run"),
-            "dataset_path": str(write_rows(tmp_path / "rows.jsonl", SAMPLES)),
-            "model_path": str(fake.model),
-            "layers": "1,3,5",
-            "server_url": fake.url,
-            "dump_dir": str(fake.dumps),
-        }
-        return ExtractionParameters.from_values({**defaults, **values})
+        return wanted(fake, tmp_path, SAMPLES, **values)
 
     return make
 

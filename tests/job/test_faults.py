@@ -17,8 +17,7 @@ import pytest
 import torch
 from fakes.server import DROP, NO_DUMP, SAMPLES, FakeServer, assert_store_is_right, states_of
 from hs_dump.hooks import write_plugin_json
-from make.jobs import prepare, run
-from make.rows import write_rows
+from make.jobs import prepare, run, wanted
 from make.sources import FORMS
 
 from hslib import extract
@@ -33,18 +32,12 @@ from hslib.store import Store
 @pytest.fixture
 def parameters(fake: FakeServer, tmp_path: Path) -> Callable[..., ExtractionParameters]:
     def make(**values: Any) -> ExtractionParameters:
-        defaults = {
-            "run_dir": str(tmp_path / "run"),
-            "dataset_path": str(write_rows(tmp_path / "rows.jsonl", SAMPLES)),
-            "model_path": str(fake.model),
-            "layers": "1,3,5",
-            "server_url": fake.url,
-            "dump_dir": str(fake.dumps),
+        own = {
             "dump_timeout_s": 0.3,
             "concurrency": 4,
             "samples_per_request": 3,
         }
-        return ExtractionParameters.from_values({**defaults, **values})
+        return wanted(fake, tmp_path, SAMPLES, **{**own, **values})
 
     return make
 

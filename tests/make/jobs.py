@@ -2,9 +2,15 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from fakes.server import FakeServer
+from make.rows import write_rows
+
 from hslib import extract
+from hslib.dataset import Sample
 from hslib.parameters import ExtractionParameters
 from hslib.server.endpoints import open_endpoints
 
@@ -21,6 +27,21 @@ print("ready", flush=True)
 extract.run(job, endpoints)
 print("ended in order", flush=True)
 """
+
+
+def wanted(
+    fake: FakeServer, folder: Path, samples: Sequence[Sample], **values: Any
+) -> ExtractionParameters:
+    """A job for these rows on a hand-made server."""
+    given = {
+        "run_dir": str(folder / "run"),
+        "dataset_path": str(write_rows(folder / "rows.jsonl", samples)),
+        "model_path": str(fake.model),
+        "layers": "1,3,5",
+        "server_url": fake.url,
+        "dump_dir": str(fake.dumps),
+    }
+    return ExtractionParameters.from_values({**given, **values})
 
 
 def prepare(parameters: ExtractionParameters) -> extract.Job:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.server import NO_DUMP, SAMPLES, FakeServer, assert_store_is_right
-from make.jobs import run
-from make.rows import write_rows
+from make.jobs import run, wanted
 
 from hslib.parameters import ExtractionParameters
 from hslib.store import Store
@@ -22,17 +21,11 @@ def parameters(fake: FakeServer, tmp_path: Path) -> Callable[..., ExtractionPara
     fake.start(port, dump_all=True)
 
     def make(**values: Any) -> ExtractionParameters:
-        defaults = {
-            "run_dir": str(tmp_path / "run"),
-            "dataset_path": str(write_rows(tmp_path / "rows.jsonl", SAMPLES)),
-            "model_path": str(fake.model),
-            "layers": "1,3,5",
-            "server_url": fake.url,
-            "dump_dir": str(fake.dumps),
+        own = {
             "scan_scope": "directory",
             "dump_timeout_s": 1.0,
         }
-        return ExtractionParameters.from_values({**defaults, **values})
+        return wanted(fake, tmp_path, SAMPLES, **{**own, **values})
 
     return make
 
