@@ -677,7 +677,7 @@ def test_a_job_says_what_it_rejects_and_where_its_masks_are_from(
     job = extract.prepare(wanted, servers)
     assert job.facts()["rejected"] == "3 (2 media, 1 padded)"
     assert job.facts()["masks are from"] == (
-        "NOTHING: 1 rows, of which every token trains; labels: 1 rows; "
+        "NO MASK: 1 rows, every token trains; labels: 1 rows; "
         "prompt_mask: 1 rows (1 = the prompt, not trained)"
     )
     assert "3 (2 media, 1 padded) rejected." in extract.run(job, servers).sentence()
