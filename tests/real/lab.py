@@ -74,7 +74,7 @@ def _lab_url(notebooks: list[Path], folder: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/lab/tree/{{}}?token={token}"
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(180)  # for its kernels
         log.close()
 
 
