@@ -274,7 +274,7 @@ def test_other_settings_or_other_conversations_are_refused(tmp_path: Path) -> No
 def test_a_shorter_source_and_another_kind_of_rows_are_refused(tmp_path: Path) -> None:
     with pytest.raises(JobError):
         run(tmp_path, StandIn(lambda number: refused(number) if number == 3 else None))
-    with pytest.raises(JobError, match="model's own answers were begun"):
+    with pytest.raises(JobError, match="was begun with the model's own answers"):
         make_file(tmp_path / "chats.jsonl", tmp_path / "rows.jsonl", RECIPE)
     rows = lines(tmp_path / "chats.jsonl")
     chats(tmp_path / "chats.jsonl", rows[:3])

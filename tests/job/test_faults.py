@@ -322,7 +322,7 @@ def test_a_store_of_before_is_resumed_and_the_job_says_what_is_not_checked(param
         del old[name]
     path.write_text(json.dumps(old))
     before = path.read_text()
-    assert "is not checked" in prepare(parameters()).facts()["WHICH MODEL"]
+    assert "can't be checked" in prepare(parameters()).facts()["WHICH MODEL"]
     assert run(parameters()).is_whole
     assert path.read_text() == before, "nothing is claimed of rows that were stored before"
 

@@ -29,7 +29,7 @@ def test_the_case_studys_two_estimates_are_explained() -> None:
     assert size_words(found.from_tokens) == "3.48 TB"
     assert not found.agree
     sentence = found.sentence()
-    assert "84 rows of 62 tokens on average make 37,312 rows 133 GB" in sentence
+    assert "from 84 rows of 62 tokens on average, 37,312 rows take 133 GB" in sentence
     assert "From the tokens of all rows, they take 3.48 TB" in sentence
     assert "26.1 times those of the part" in sentence
     assert sentence.endswith("Trust the tokens.")
