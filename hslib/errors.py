@@ -79,4 +79,6 @@ def raise_all(problems: Iterable[HslibError]) -> None:
         raise told[0]
     if told:
         lines = "".join(f"\n- {problem}" for problem in told)
-        raise JobError(f"{len(told)} things are in the way:{lines}", fix="mend them, and run again")
+        raise JobError(
+            f"{len(told)} things are in the way:{lines}", fix="correct them, and run again"
+        )

@@ -106,7 +106,8 @@ def answer_file(
             return making.made_before(files, asked)
         if files.journal.exists():
             raise JobError(
-                f"rows of the data's own answers were begun in {files.out.name}",
+                f"{files.out.name} was begun with the dataset's own answers, "
+                "not with regenerated ones",
                 path=str(files.out),
                 fix="let that job end, or give another file",
             )
@@ -161,8 +162,8 @@ def _require_model(server: ServerClient, folder: Path) -> None:
         return
     if not served.is_dir():
         raise ServerError(
-            f"the server at {server.url} serves {name}, which is not on this host: that it is "
-            f"{folder} can't be checked",
+            f"the server at {server.url} serves {name}, which is not on this host, so it "
+            f"can't be compared with {folder}",
             fix="put the folder (its config and tokenizer) at the same path, and set model_path "
             "to it",
         )
@@ -197,9 +198,9 @@ def _askable(chat: Chat, conversation: Conversation) -> Conversation | Rejection
 
     asked = list(questions(conversation.messages))
     if not asked:
-        return reject("no_question", "no message is the user's", "drop the row")
+        return reject("no_question", "no message has the role user", "drop the row")
     if half := half_character([*asked, *conversation.tools]):
-        return reject("half_character", f"{half} is half of a pair", "mend the text")
+        return reject("half_character", f"{half} is half of a surrogate pair", "correct the text")
     if problem := forged_turn(chat, [*asked, *conversation.tools]):
         return reject(*problem)
     return conversation
@@ -212,7 +213,7 @@ def _require_whole(progress: AnswerProgress) -> None:
             f"{len(progress.failed)} conversations are not answered; the first, row {index}: "
             f"{reason}",
             indices=sorted(progress.failed)[:20],
-            fix="look at the server's log; run again to ask these again",
+            fix="read the server's log; run again to repeat these",
         )
     if progress.interrupted:
         raise JobError(

@@ -52,7 +52,7 @@ def local_snapshot(name: str) -> Path:
             return folder
     except (HFValidationError, LocalEntryNotFoundError):
         pass
-    why = "the cache has no file of rows of it"
+    why = "the cache has no data file of it"
     try:
         folder = Path(snapshot_download(name, repo_type="dataset"))
         if _holds_data(folder.rglob("*")):
@@ -60,7 +60,7 @@ def local_snapshot(name: str) -> Path:
     except (OSError, httpx.HTTPError, HFValidationError) as error:  # most are OSErrors
         why = str(error).strip().splitlines()[0]
     raise DatasetError(
-        f"the dataset {name} can't be had from the hub: {why}",
+        f"the dataset {name} can't be fetched from the hub: {why}",
         fix=f"run `hf download --repo-type dataset {name}` where there is a network (`hf auth "
         "login` first if it is gated), or give files of your own",
     )

@@ -40,7 +40,7 @@ def _bad_id(row_id: str) -> Fault | None:
     try:
         row_id.encode()
     except UnicodeEncodeError:
-        detail = f"the id {row_id!r} is not text: it has half a character"
+        detail = f"the id {row_id!r} is not text: it has half of a surrogate pair"
         return Fault("bad_id", detail, "write it as UTF-8")
     return None
 
@@ -76,7 +76,7 @@ def _no_ids(row: dict[str, Any]) -> Fault:
     fix = "tokenize it into input_ids"
     if row.get("messages") or row.get("conversations"):
         fix = "make rows of the conversations: python -m hslib rows, or notebook 00"
-    names = show(list(row)[:8]) if row else "nothing that is read"
+    names = show(list(row)[:8]) if row else "no field that is read"
     return Fault("no_ids", f"the row has only: {names}", fix)
 
 

@@ -53,13 +53,13 @@ _SERVER = (
      _RESTART.format("fewer requests in flight or more memory for the KV cache")),
 )  # fmt: skip
 _TOKENIZER = (
-    ("bos", "the beginning-of-sequence token is missing, or there twice",
+    ("bos", "the beginning-of-sequence token is missing, or appears twice",
      _RETOKENIZE.format("add_special_tokens as the server has it")),
     ("eos", "the end-of-sequence token is missing or additional",
      _RETOKENIZE.format("the end token as the server has it")),
     ("template_twice", "text that had been through the chat template went through it again",
-     _RETOKENIZE.format("passing messages once and already rendered text never")),
-    ("generation_prompt", "the opening of the next assistant turn is there in one of the two",
+     _RETOKENIZE.format("rendering messages once, and never text that is already rendered")),
+    ("generation_prompt", "only one of the two ends with the opening of the next assistant turn",
      _RETOKENIZE.format("add_generation_prompt False for whole conversations")),
     ("thinking", "thinking blocks of earlier turns were removed by the template",
      _RETOKENIZE.format("the thinking setting the drafter will meet")),
@@ -74,7 +74,7 @@ _TOKENIZER = (
     ("newlines", "line ends differ (CRLF against LF)", _RETOKENIZE.format("with one line end")),
     ("unicode", "the text was normalised (NFC, NFKC) in one of the two",
      _RETOKENIZE.format("normalised once, before everything")),
-    ("byte_fallback", "characters outside the vocabulary became bytes in one, else in the other",
+    ("byte_fallback", "characters outside the vocabulary became bytes in only one of the two",
      _RETOKENIZE.format("byte fallback as the server has it")),
     ("truncated", "one of the two was cut at a limit",
      "raise max_length, or split the row; rows must never be cut"),
@@ -83,7 +83,8 @@ _TOKENIZER = (
      _RETOKENIZE.format("the system message written out in every row")),
     ("segmentation", "the same vocabulary splits the same text elsewhere (fast against slow "
      "tokenizer, another splitting expression)", _RETOKENIZE.format("the same implementation")),
-    ("other_vocabulary", "the ids are of another vocabulary", _RETOKENIZE.format("nothing else")),
+    ("other_vocabulary", "the ids are of another vocabulary",
+     _RETOKENIZE.format("and with no other")),
     ("frame", "most differ by the same few tokens: special tokens or template",
      "compare ids, which show the tokens: name the dataset and the tokenizer or the server"),
 )  # fmt: skip
@@ -91,7 +92,7 @@ _DATASET = (
     (OTHER_DATASET, "this log is not of this dataset",
      "name the file that the job read; the store's manifest and the job's log name it"),
     ("row_order", "the ids are those of another row: the rows are in another order",
-     "use the file that the job used; rows are known by their digests"),
+     "use the file that the job used"),
 )  # fmt: skip
 
 

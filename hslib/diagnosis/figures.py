@@ -68,7 +68,7 @@ def plot_lags(numbers: "pandas.DataFrame", title: str) -> "Figure":
     axes.set_ylabel("lag (samples)")
     if not len(known):
         axes.set_yticks([])
-        axes.text(0.5, 0.5, "no alignment: nothing here says a shift", ha="center", va="center",
+        axes.text(0.5, 0.5, "no alignment: no evidence of a shift", ha="center", va="center",
                   transform=axes.transAxes)  # fmt: skip
         return figure
     axes.axhline(0, color=INK, linewidth=1, linestyle="--")

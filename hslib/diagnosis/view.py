@@ -14,19 +14,20 @@ from hslib.diagnosis.tokens.tokenizers import readable
 _KEPT = 6  # equal tokens shown on each side of a difference
 _MAX_RUN = 400  # tokens shown of one run
 # inline, for JupyterLab drops a <style> from a notebook that is not trusted
-_BOX = "max-height:460px;overflow:auto;border:1px solid #bbb;color:#111;background:#fff"
+_BOX = "max-height:460px;overflow:auto;border:1px solid #797979"
 _BOX += ";font-family:monospace;font-size:13px;line-height:1.9"
 _TABLE = "width:100%;border-collapse:collapse;table-layout:fixed"
-_CELL = "text-align:left;vertical-align:top;padding:2px 8px;border-bottom:1px solid #e5e5e5"
-_CELL += ";overflow-wrap:break-word;white-space:normal;color:#111;background:#fff"
-_HEAD = f"{_CELL};position:sticky;top:0;background:#f3f3f3"
-_NARROW = ";width:5.5em;color:#555"
-_TOKEN = "padding:1px 2px;margin:0 1px;border-radius:2px"
+_CELL = "text-align:left;vertical-align:top;padding:2px 8px;border-bottom:1px solid #797979"
+_CELL += ";overflow-wrap:break-word;white-space:normal"
+# what has a ground has an ink: the page behind may be light or dark
+_HEAD = f"{_CELL};position:sticky;top:0;color:#111;background:#f3f3f3"
+_NARROW = ";width:5.5em"
+_TOKEN = "padding:1px 2px;margin:0 1px;border-radius:2px;color:#111"
 _EQUAL = ";background:#f1f1f1"
 _LEFT = ";background:#ffd9b8;border-bottom:2px solid #D55E00"
 _RIGHT = ";background:#cfe6f7;border-bottom:2px solid #0072B2"
 _SPECIAL = ";border:1px solid #555;font-weight:bold"
-_NOTE = "color:#666;font-style:italic"
+_NOTE = "color:#797979;font-style:italic"
 
 
 def is_explored() -> bool:

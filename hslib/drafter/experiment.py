@@ -64,19 +64,20 @@ class Experiment:
             (
                 f"Right states: first-position acceptance on held-out rows "
                 f"{_at_least(first[0], 0.6)}.",
-                f"Misfiled states: {'less' if is_less else 'NOT less'} at every position; "
-                f"at the first {_ratio(other[0], first[0])}, "
-                f"at the third {_ratio(other[-1], first[-1])}.",
-                f"The trainer's own validation of the misfiled data promises more than serving "
-                f"keeps, by {_at_least(promised, 0.05)}: its targets are misfiled too.",
-                f"The misfiled drafter ignores the tokens: random ones in their place cost it "
-                f"{_at_most(misfiled.read_from_tokens, 0.05)} of acceptance, the right one "
+                f"Misfiled states: {'lower' if is_less else 'NOT lower'} acceptance at every "
+                f"position: {_ratio(other[0], first[0])} at the first, "
+                f"{_ratio(other[-1], first[-1])} at the third.",
+                f"The trainer's own validation of the misfiled data shows "
+                f"{_at_least(promised, 0.05)} more acceptance than serving has: "
+                "its targets are misfiled too.",
+                f"The misfiled drafter ignores the tokens: with random ones it loses "
+                f"{_at_most(misfiled.read_from_tokens, 0.05)} of acceptance, the right drafter "
                 f"{_at_least(right.read_from_tokens, 0.5)}.",
-                f"The check that notices: the head predicts the row's next token from right final "
-                f"states {_at_least(right.next_token_accuracy, 0.5)}, from misfiled ones "
-                f"{_at_most(misfiled.next_token_accuracy, 0.1)}.",
+                f"What reveals it: the head predicts the row's next token with an accuracy of "
+                f"{_at_least(right.next_token_accuracy, 0.5)} from right final states, of "
+                f"{_at_most(misfiled.next_token_accuracy, 0.1)} from misfiled ones.",
                 "The right drafter, loaded again by speculators from its checkpoint, "
-                f"{'accepts as before' if self.reloaded == first else 'IS ANOTHER'}.",
+                f"has {'the same' if self.reloaded == first else 'ANOTHER'} acceptance.",
             )
         )
 
@@ -91,7 +92,7 @@ def _at_most(value: float, threshold: float) -> str:
 
 def _ratio(part: float, whole: float) -> str:
     share = part / whole if whole else 0.0
-    return "at most half of it" if share <= 0.5 else "more than half of it"
+    return "at most half of that" if share <= 0.5 else "more than half of that"
 
 
 def export_for(parameters: ExportParameters, store: Store) -> ExportReport:

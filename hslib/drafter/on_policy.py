@@ -38,12 +38,12 @@ class OnPolicy:
         """The result in words, coarse enough for a rerun."""
         gains = [own - data for own, data in zip(self.own, self.data, strict=True)]
         if min(gains) > 0.02:
-            what = "accepts more at every position"
+            what = "has a higher acceptance at every position"
         elif max(gains) < -0.02:
-            what = "accepts LESS at every position"
+            what = "has a LOWER acceptance at every position"
         else:
-            what = "differs by no more than chance at some position"
-        return f"On the target's own text the drafter that was trained on such text {what}."
+            what = "is not clearly better or worse at every position"
+        return f"On the target's own answers the drafter that was trained on such answers {what}."
 
     def numbers(self) -> "pandas.DataFrame":
         """``trained_on, position, acceptance``."""

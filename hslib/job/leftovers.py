@@ -67,7 +67,7 @@ def _end_job(run_path: Path) -> list[str]:
     state = read_progress(run_path)
     if state is None or state.state != "running":
         return []
-    message = f"process {state.pid} ended without a word: it was killed"
+    message = f"process {state.pid} was killed"
     ended = {"state": "interrupted", "message": message, "updated_at": time.time()}
     state = _counted(run_path, state).model_copy(update=ended)
     write_progress(run_path, state)

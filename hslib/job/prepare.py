@@ -107,8 +107,8 @@ class Job:
         if self.manifest.canary is not None:
             return {}
         return {
-            "WHICH MODEL": "the store was begun before weights and canary were recorded: that its "
-            "rows are of the model served now is not checked"
+            "WHICH MODEL": "the store was begun before weights and canary were recorded: "
+            "whether its rows are of the model served now can't be checked"
         }
 
 
@@ -160,7 +160,7 @@ class Result:
             f"before); {t.failed} failed, {_with_reasons(t.rejected, self.rejections)} rejected."
         )
         if t.unfinished:
-            why = "the job was interrupted" if self.interrupted else "THE TOTALS DO NOT RECONCILE"
+            why = "the job was interrupted" if self.interrupted else "THE TOTALS DO NOT ADD UP"
             text += f" {t.unfinished} rows have no outcome: {why}. Run again to resume."
         return text
 
@@ -174,7 +174,7 @@ def _mask_sentence(survey: Survey) -> str:
     return "; ".join(
         f"{name}: {count:,} rows" + (" (1 = the prompt, not trained)" if is_inverted(name) else "")
         if name
-        else f"NOTHING: {count:,} rows, of which every token trains"
+        else f"NO MASK: {count:,} rows, every token trains"
         for name, count in sorted(survey.mask_columns.items())
     )
 
@@ -251,7 +251,8 @@ def _model_of(parameters: ExtractionParameters, servers: Servers) -> ModelInfo:
         )
     if plugin.unwitnessed and not parameters.accept_unwitnessed:
         raise ServerError(
-            f"the server captures states that no layer testifies to: {plugin.witness_sentence()}",
+            "the server captures states that no layer's reading confirms: "
+            f"{plugin.witness_sentence()}",
             fix="set accept_unwitnessed = True to store them, marked as such",
         )
     if plugin.stores_final != parameters.store_final:

@@ -72,7 +72,7 @@ def _fetched(model: str, part: Part) -> Path:
             return Path(found)
         why = f"its files in the cache lack the {part}"
     raise ParameterError(
-        f"model {model} is no folder here, and can't be had from the hub: {why}",
+        f"model {model} is not a local folder, and can't be fetched from the hub: {why}",
         fix=f"run `hf download {model}` where there is a network (`hf auth login` first if it is "
         "gated), or give the path of a local folder",
     )

@@ -159,7 +159,7 @@ def parse_layers(text: str, num_layers: int) -> Boundaries:
         )
     if _collides(boundaries):
         raise ParameterError(
-            f"layers {text!r} must ascend without repeats: execution order decides tensor order",
+            f"layers {text!r} must ascend, each once: states are stored in the order of execution",
             fix=f'write "{",".join(map(str, sorted(set(boundaries))))}"',
         )
     return boundaries

@@ -105,7 +105,7 @@ class FinalNorm:
         if len(bad):
             raise ExportError(
                 f"the final norm's weight is zero or not finite in {len(bad)} of {len(size)} "
-                "channels: what these held before the norm can't be known from after it",
+                "channels: their values before the norm can't be computed from those after it",
                 channels=bad[:8].tolist(),
                 fix="export for a trainer that reads the state after the norm (specforge)",
             )

@@ -59,15 +59,15 @@ class RowsParameters(KeyParameters, TrackedParameters):
                 raise ValueError(f"{', '.join(map(repr, given))}: only with 'regenerate'")
             return self
         if self.samples > 1 and not self.temperature:
-            raise ValueError("'samples' at temperature 0 are all the same: set 'temperature'")
+            raise ValueError("at temperature 0 all 'samples' are the same: set 'temperature'")
         if self.unstable == "reject":
             raise ValueError(
-                "unstable = 'reject' is for answers that are there, not with 'regenerate'"
+                "unstable = 'reject' needs answers that are already there: not with 'regenerate'"
             )
         if self.thinking == "drop":
             raise ValueError(
-                "thinking = 'drop' is for answers that are there, not with 'regenerate'; a model "
-                "is asked by chat_template_kwargs to answer without"
+                "thinking = 'drop' needs answers that are already there: not with 'regenerate'; to "
+                "have the model answer without thinking, set chat_template_kwargs"
             )
         return self
 

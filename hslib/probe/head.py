@@ -133,6 +133,7 @@ def judge_head(readings: Sequence[HeadReading], vocab_size: int) -> HeadFinding:
     return HeadFinding(
         side,
         False,
-        f"The final state is likely {'after' if side == 'post' else 'before'} the norm: so it "
-        "predicts the next tokens best. Only a reference or a server's log probabilities prove it.",
+        f"The final state is likely {'after' if side == 'post' else 'before'} the norm: read so, "
+        "it predicts the next tokens best. Only a reference or a server's log "
+        "probabilities prove it.",
     )

@@ -42,7 +42,7 @@ class LayerFinding:
             "as claimed": f"{self.claimed}: as claimed ({self.error:.1%} off)",
             "another layer": f"stored as {self.claimed}, but it IS {self.nearest}",
             "none of them": f"stored as {self.claimed}, but it is NO reference state: {near}",
-            "can't be told": f"{self.claimed}: {self.nearest} and {self.runner_up} look alike",
+            "can't be told": f"{self.claimed}: as near to {self.nearest} as to {self.runner_up}",
             "not covered": f"{self.claimed}: beyond the layers that were loaded",
         }[self.match]
         return says + (f"; samples {list(self.odd_rows)} differ" if self.odd_rows else "")
@@ -81,8 +81,9 @@ class ProbeReport:
                 self.sentence(),
                 matches={f.claimed: f.match for f in self.findings},
                 fix="do not train on it. Another layer: the server captured others, see "
-                "plugin.json and the layers table. None: name the checkpoint that was served. "
-                "Odd rows: their states are another sample's, see Store.repair",
+                "plugin.json and the layers table. No reference state: set reference_path to the "
+                "checkpoint that was served. Samples differ: they hold other samples' states, "
+                "extract them again",
             )
 
 

@@ -180,7 +180,7 @@ def conclude(probe: Probe, report: ProbeReport | None, head: HeadFinding) -> str
         head.require(probe.manifest.final_norm)
     if report is None:
         return (
-            f"{head.sentence} Which boundaries the aux states are can't be told without layers of "
-            "a reference."
+            f"{head.sentence} No layer of a reference was loaded: which boundaries the aux states "
+            "are was not checked."
         )
     return report.sentence() + ("" if whole else f" {head.sentence}")

@@ -113,7 +113,7 @@ def _messages(row: Mapping[str, Any], needs_answer: bool) -> tuple[Message, ...]
     if isinstance(system, str) and system and found[0]["role"] != "system":
         found = ({"role": "system", "content": system}, *found)
     if needs_answer and not any(message["role"] == "assistant" for message in found):
-        raise _RowError("no_answer", "no turn is the assistant's", "drop the row")
+        raise _RowError("no_answer", "no message has the role assistant", "drop the row")
     return found
 
 

@@ -136,9 +136,9 @@ def _make(
 ) -> Manifest:
     if files.beside(".answers").exists():
         raise JobError(
-            f"rows of the model's own answers were begun in {files.out.name}",
+            f"{files.out.name} was begun with the model's own answers (regenerate)",
             path=str(files.out),
-            fix="let that job end (regenerate), or give another file",
+            fix="let that job end, or give another file",
         )
     if files.out.exists() and not files.journal.exists():
         return made_before(files, asked)
@@ -188,7 +188,7 @@ def _differences(before: Manifest, asked: Manifest) -> list[str]:
 def require_same(files: Files, before: Manifest, asked: Manifest) -> None:
     if found := _differences(before, asked):
         raise JobError(
-            f"{files.out.name} was begun otherwise: {'; '.join(found)}",
+            f"{files.out.name} was begun with other settings: {'; '.join(found)}",
             path=str(files.out),
             fix="give the values that it was begun with, or another file",
         )
@@ -197,8 +197,8 @@ def require_same(files: Files, before: Manifest, asked: Manifest) -> None:
 def _other_source(files: Files, chunk: int) -> JobError:
     first = chunk * CHUNK
     return JobError(
-        f"the source's rows {first} to {first + CHUNK - 1} are no longer those that rows were made "
-        "of",
+        f"the source's rows {first} to {first + CHUNK - 1} have changed since rows were made "
+        "of them",
         path=str(files.out),
         fix="give the source that it was begun with, or another file",
     )
@@ -208,7 +208,7 @@ def made_before(files: Files, asked: Manifest) -> Manifest:
     """The manifest of a file that is whole, if it is what is asked for now."""
     if not files.manifest.exists():
         raise JobError(
-            f"{files.out.name} is there, and was not made from conversations",
+            f"{files.out.name} exists, and was not made from conversations",
             path=str(files.out),
             fix="give another file",
         )
@@ -239,7 +239,7 @@ def _begun(files: Files, asked: Manifest) -> list[_Commit]:
         os.truncate(files.partial, commits[-1].end if commits else 0)
     elif not files.out.exists():  # else a kill came after the rename
         raise JobError(
-            "what was made is gone, its journal is not",
+            "the rows made so far are gone, but their journal is there",
             path=str(files.partial),
             fix=f"remove {files.journal.name} to begin anew",
         )

@@ -52,9 +52,7 @@ def passages(chat: Chat, conversation: Conversation) -> list[Passage | Rejection
     turns = turns[-1:] if recipe.train_on == "last" else turns
     try:
         if not turns:
-            raise _TurnError(
-                "no_prompt", "no answer that trains stands behind a prompt", "drop the row"
-            )
+            raise _TurnError("no_prompt", "no answer that trains follows a prompt", "drop the row")
         _check_special(chat, conversation.messages[: turns[-1] + 1], conversation)
         if chat.has_markers:
             return [_marked(chat, conversation, turns)]
@@ -86,7 +84,7 @@ def _by_prefix(
             spans = tuple(passage.spans[0] for passage in good)
             return [Passage(conversation, whole.text, spans)]
         if chat.recipe.unstable == "reject":
-            detail = f"message {unstable[0]} looks otherwise once later turns follow"
+            detail = f"message {unstable[0]} is rendered differently once later turns follow"
             return [_rejected(conversation, _TurnError("unstable", detail, 'set "per_turn"'))]
     elif chat.recipe.unstable == "reject":
         return [next(passage for passage in found if isinstance(passage, Rejection))]
@@ -154,14 +152,14 @@ def _marked(chat: Chat, conversation: Conversation, turns: list[int]) -> Passage
             if spans[: len(earlier)] != earlier or text[:known] != before[:known]:
                 raise _TurnError(
                     "unstable",
-                    "earlier answers look otherwise once the last one follows",
+                    "earlier answers are rendered differently once the last one follows",
                     'set train_on to "all", or use a template without marks',
                 )
             spans = spans[len(earlier) :]
         elif any(not message.get("train", True) for message in conversation.messages[:stop]):
             raise _TurnError(
                 "untrained_turn",
-                "the row says of an answer that it does not train, the template marks all",
+                "the row excludes an answer from training, but the template marks all of them",
                 'set train_on to "last", or use a template without marks',
             )
     except TemplateRefusal as refusal:

@@ -58,7 +58,9 @@ def _encodable(item: Passage | Rejection) -> Passage | Rejection:
             item.text.encode()
         except UnicodeEncodeError as error:
             half = ascii(item.text[error.start])
-            return item.reject("half_character", f"{half} is half of a pair", "mend the text")
+            return item.reject(
+                "half_character", f"{half} is half of a surrogate pair", "correct the text"
+            )
     return item
 
 
@@ -77,7 +79,7 @@ def _row(chat: Chat, passage: Passage, ids: list[int]) -> Row | Rejection:
         around = passage.text[max(0, error.position - 20) : error.position + 20]
         return passage.reject(
             "merged",
-            f"tokens do not end between prompt and answer, in {around!r}",
+            f"one token covers the prompt's end and the answer's beginning, in {around!r}",
             "let the answer begin with a letter or digit, or use a template whose prompt ends in a "
             "special token",
         )

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     import pandas
 
 _BOX = (
-    "max-height:30em;overflow:auto;padding:8px;border:1px solid #bbb;color:#111;background:#fff;"
+    "max-height:30em;overflow:auto;padding:8px;border:1px solid #797979;"
     "font:14px/1.9 monospace;white-space:pre-wrap;overflow-wrap:anywhere"
 )
-_TRAINS = "background:#bfe0f5;border-bottom:2px solid #0072B2"
-_PROMPT = "background:#f1f1f1;border-bottom:2px solid #f1f1f1"
+# dark on a pale ground of their own: the page behind them may be dark
+_TRAINS = "background:#bfe0f5;color:#111;border-bottom:2px solid #0072B2"
+_PROMPT = "background:#f1f1f1;color:#111;border-bottom:2px solid #f1f1f1"
 _SPECIAL = ";font-weight:bold"
 _MOST_TOKENS = 1500
 
@@ -40,9 +41,9 @@ def sentences(manifest: Manifest, max_rejected_share: float = 1.0) -> list[str]:
         ]
     if counts.single_turns:
         lines.append(
-            f"In {counts.single_turns:,} of them one turn alone trains: with this template earlier "
-            "turns look otherwise once others follow (it may drop their thinking), so each row is "
-            "what the server sees at its turn."
+            f"In {counts.single_turns:,} of them one turn alone trains: this template renders "
+            "earlier turns differently once others follow (it may drop their thinking): each row "
+            "is what the server sees at that turn."
         )
     if manifest.answers and counts.rows:
         lines.append(_on_policy(manifest))
@@ -59,13 +60,11 @@ def _on_policy(manifest: Manifest) -> str:
     settings, found = manifest.recipe["regenerated"], manifest.answers
     early = ", ".join(f"{n:,} {reason}" for reason, n in sorted(found["ended_early"].items()))
     text = (
-        "ON POLICY: the served model gave every answer that trains, as ids, at temperature "
+        "ON POLICY: the served model generated every answer that trains, as ids, at temperature "
         f"{settings['temperature']:g}."
     )
     if found["answers_cut"]:
-        text += (
-            f" {found['answers_cut']:,} kept answers are cut: they came to their longest length."
-        )
+        text += f" {found['answers_cut']:,} kept answers are cut: they reached max_answer_tokens."
     return text + (f" Conversations that end early: {early}." if early else "")
 
 

@@ -63,7 +63,7 @@ class ServerCheck:
             else "dumped, witnessed at every token, removed",
         }
         if not plugin.weights_checked:
-            facts["missing tensors"] = "NOT LOOKED FOR: this load format goes past the check"
+            facts["missing tensors"] = "NOT CHECKED: this load format bypasses the check"
         if plugin.accepted_missing:
             facts["LACKS, by SGLANG_HS_DUMP_ACCEPT_MISSING"] = "; ".join(plugin.accepted_missing)
         return facts

@@ -236,7 +236,7 @@ class Endpoint:
 
     def _start_again(self, error: Exception) -> None:
         if self.restarts >= max(MOST_RESTARTS, self.parameters.max_attempts):
-            raise self._lost(f"died {self.restarts + 1} times without a sample between", error)
+            raise self._lost(f"died {self.restarts + 1} times without a sample in between", error)
         assert self.own is not None
         self.restarts += 1
         check = self.own.start_again()

@@ -88,7 +88,9 @@ def find_outliers(samples: "pandas.DataFrame") -> Iterator[Anomaly]:
         typical = float(np.median(values[known]))
         indices = table["index"].to_numpy()[known]
         for at in np.flatnonzero(outside(scale, scores, feature.floor)):
-            detail = f"{feature.words} {values[known][at]:.3g}, others' median is {typical:.3g}"
+            detail = (
+                f"{feature.words} {values[known][at]:.3g}, the samples' median is {typical:.3g}"
+            )
             yield Anomaly(int(indices[at]), str(state), "far off", detail, float(scores[at]))
 
 
@@ -107,7 +109,7 @@ def find_defects(samples: "pandas.DataFrame") -> Iterator[Anomaly]:
             detail = f"{row.repeated} tokens have the state of the token before, bit for bit"
             yield Anomaly(index, state, "rows repeated", detail)
         if abs(row.measured_l2 / row.mean_l2 - 1) > 0.01 if row.mean_l2 > 0 else False:
-            detail = f"mean norm {row.measured_l2:.4g}, the server had measured {row.mean_l2:.4g}"
+            detail = f"mean norm {row.measured_l2:.4g}, but the server measured {row.mean_l2:.4g}"
             yield Anomaly(index, state, "not what was dumped", detail)
 
 
@@ -120,7 +122,7 @@ def find_same_states(hashes: Mapping[int, str], entries: Mapping[int, Entry]) ->
         first, *others = group
         for index in others:
             if entries[index].digest != entries[first].digest:
-                detail = f"the very states of sample {first}, whose ids are others"
+                detail = f"the same states as sample {first}, which has other ids"
                 yield Anomaly(index, "", "same states", detail)
 
 
@@ -140,8 +142,8 @@ def find_foreign_states(indices: Sequence[int], sketches: Sequence[Sketch]) -> I
     foreign = [int(at) for at in np.flatnonzero(scores < -FAR)]
     for at in foreign:
         detail = (
-            f"the first state resembles that of the same ids elsewhere by {found[at]:.2f}, "
-            f"others' median is {typical:.2f}"
+            f"its first state's similarity to that of the same ids in other samples is "
+            f"{found[at]:.2f}, the samples' median is {typical:.2f}"
         )
         same_length = [
             other
@@ -150,5 +152,5 @@ def find_foreign_states(indices: Sequence[int], sketches: Sequence[Sketch]) -> I
         ]
         owner = [other for other in same_length if store.score(at, other) > 0.7 * typical]
         if owner:
-            detail += f"; it goes with the ids of sample {indices[owner[0]]}"
+            detail += f"; it fits the ids of sample {indices[owner[0]]}"
         yield Anomaly(indices[at], "", "foreign states", detail, float(scores[at]))

@@ -53,10 +53,10 @@ class StoreStats:
         """The verdict in words."""
         found = self.anomalies
         if found.empty:
-            return "No sample and no layer looks unlike its kind."
+            return "No anomaly: no sample stands apart from the others."
         kinds = ", ".join(f"{n} x {reason}" for reason, n in found["reason"].value_counts().items())
         return (
-            f"{found['index'].nunique()} samples do not look like their kind ({kinds}): "
+            f"{found['index'].nunique()} samples stand apart from the others ({kinds}): "
             "look at them before you train on them."
         )
 

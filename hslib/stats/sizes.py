@@ -51,20 +51,21 @@ class Outlook:
     def sentence(self) -> str:
         """The answer in words, with the reason where the two differ."""
         text = (
-            f"{self.about}: {len(self.lengths_seen):,} rows of {self.tokens_per_row_seen:,.0f} "
-            f"tokens on average make {self.rows:,} rows {size_words(self.from_rows)}."
+            f"{self.about}: from {len(self.lengths_seen):,} rows of "
+            f"{self.tokens_per_row_seen:,.0f} tokens on average, "
+            f"{self.rows:,} rows take {size_words(self.from_rows)}."
         )
         if self.all_tokens is None or self.from_tokens is None:
-            return text + " This holds if they are a fair draw of all rows."
-        text += f" By their tokens all rows take {size_words(self.from_tokens)}"
+            return text + " This holds if those are a fair sample of all rows."
+        text += f" From the tokens of all rows, they take {size_words(self.from_tokens)}"
         if self.agree:
             return text + "."
         tokens = self.all_tokens / self.rows
         return (
             f"{text}: rows have {tokens:,.0f} tokens on average, "
             f"{tokens / self.tokens_per_row_seen:,.1f} times those of the part. The part is no "
-            "fair draw of the whole (first in file order, cut short, or counted in another run "
-            "than its bytes). Believe the tokens."
+            "fair sample of the whole (first in file order, cut short, or counted in another run "
+            "than its bytes). Trust the tokens."
         )
 
 
@@ -90,7 +91,7 @@ def outlook(store: Store, rows_asked: int = 0, dataset_path: str = "") -> Outloo
     seen, about = stored, f"{rows - len(stored):,} rows are still to come"
     if len(stored) >= rows:
         seen = stored[: max(1, len(stored) // 3)]
-        about = "The store is complete. An estimate from its first third would have been"
+        about = "The store is complete. Its first third would have predicted"
         rows, tokens = len(stored), sum(entry.num_tokens for entry in stored)
     lengths = [entry.num_tokens for entry in seen]
     size = sum(entry.size_bytes for entry in seen)

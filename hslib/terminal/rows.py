@@ -29,9 +29,7 @@ def rows(
     ] = "keep",
     unstable: Annotated[
         Literal["per_turn", "reject"],
-        typer.Option(
-            help="turns that look otherwise once others follow: rows of their own, or none"
-        ),
+        typer.Option(help="turns rendered differently once others follow: a row each, or reject"),
     ] = "per_turn",
     special_in_text: Annotated[
         Literal["reject", "allow"], typer.Option(help="messages that spell a special token")

@@ -118,7 +118,9 @@ def test_in_a_terminal(
     options = ["--regenerate", "--server-url", demo_server.url, "--max-answer-tokens", "8"]
     command = ["rows", str(source), str(out), "--model", str(demo.model_path()), *options]
     assert main([*command, "--cut-answers", "keep"]) == 0
-    assert "ON POLICY: the served model gave every answer that trains" in capsys.readouterr().out
+    assert (
+        "ON POLICY: the served model generated every answer that trains" in capsys.readouterr().out
+    )
     assert [row["source_index"] for row in lines(out)] == [0, 1, 2, 3]
     assert main([*command, "--cut-answers", "keep"]) == 0, "made before, nothing is asked"
 
@@ -261,7 +263,7 @@ def test_an_interrupt_keeps_what_is_in_flight(tmp_path: Path) -> None:
 def test_other_settings_or_other_conversations_are_refused(tmp_path: Path) -> None:
     with pytest.raises(JobError):
         run(tmp_path, StandIn(lambda number: refused(number) if number == 3 else None))
-    with pytest.raises(JobError, match="begun otherwise: regenerated"):
+    with pytest.raises(JobError, match="begun with other settings: regenerated"):
         run(tmp_path, StandIn(), temperature=0.5)
     rows = lines(tmp_path / "chats.jsonl")
     chats(tmp_path / "chats.jsonl", rows[::-1])
@@ -272,7 +274,7 @@ def test_other_settings_or_other_conversations_are_refused(tmp_path: Path) -> No
 def test_a_shorter_source_and_another_kind_of_rows_are_refused(tmp_path: Path) -> None:
     with pytest.raises(JobError):
         run(tmp_path, StandIn(lambda number: refused(number) if number == 3 else None))
-    with pytest.raises(JobError, match="model's own answers were begun"):
+    with pytest.raises(JobError, match="was begun with the model's own answers"):
         make_file(tmp_path / "chats.jsonl", tmp_path / "rows.jsonl", RECIPE)
     rows = lines(tmp_path / "chats.jsonl")
     chats(tmp_path / "chats.jsonl", rows[:3])
@@ -285,7 +287,7 @@ def test_another_model_with_the_same_tokenizer_does_not_go_on(tmp_path: Path) ->
     other = tmp_path / "other"
     shutil.copytree(demo.model_path(), other)
     source, out = tmp_path / "chats.jsonl", tmp_path / "rows.jsonl"
-    with pytest.raises(JobError, match="begun otherwise: regenerated"):
+    with pytest.raises(JobError, match="begun with other settings: regenerated"):
         answer_file(source, out, Recipe(model=other), GREEDY, [StandIn()])  # type: ignore[list-item]
 
 
@@ -313,7 +315,7 @@ def test_a_whole_file_is_not_made_again(tmp_path: Path) -> None:
     again = StandIn()
     run(tmp_path, again)
     assert again.asked == 0
-    with pytest.raises(JobError, match="begun otherwise: regenerated"):
+    with pytest.raises(JobError, match="begun with other settings: regenerated"):
         run(tmp_path, again, max_answer_tokens=5)
 
 

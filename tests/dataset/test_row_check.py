@@ -34,7 +34,7 @@ def rejection(row: dict[str, Any], mask_column: str = "") -> Rejection:
         ({"input_ids": [2**40]}, "out_of_vocabulary", str(2**40)),
         ({"input_ids": [3, 2**70]}, "out_of_vocabulary", str(2**70)),
         ({"input_ids": [1] * 9}, "too_long", "9 tokens, the limit is 8"),
-        ({"input_ids": [1], "id": "\ud83d"}, "bad_id", "half a character"),
+        ({"input_ids": [1], "id": "\ud83d"}, "bad_id", "half of a surrogate pair"),
         ({"input_ids": [1, 2, 90]}, "placeholder", "id 90 at position 2 is the model's image_tok"),
         ({"input_ids": [1, 2], "attention_mask": [0, 1]}, "padded", "1 zeros, the first at posi"),
         ({"input_ids": [1, 2], "attention_mask": [1, 0]}, "padded", "position 1"),

@@ -89,7 +89,7 @@ def test_too_little_evidence_is_said() -> None:
     found = diagnosed(made(np.array([128, 256, 128, 256, 256]), lag=1))
     text = "\n".join(found.verdict.sentences())
     assert text.startswith("UNDECIDED, too little evidence: ")
-    assert "too few lengths, or too alike, to tell a shift from chance" in text
+    assert "too few lengths, or too similar ones, to distinguish a shift from chance" in text
 
 
 def made(expected: np.ndarray, lag: int) -> JobLog:

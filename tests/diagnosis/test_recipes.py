@@ -53,7 +53,7 @@ def test_the_demos_ids_are_its_tokenizers_own() -> None:
     compared = compare("", sample_limit=40)
     assert main_of(compared).differing == ()
     words = diagnosis.token_sentences(compared)
-    assert words == ["TOKENS AGREE: local plain makes the stored ids of all 40 rows."]
+    assert words == ["TOKENS AGREE: local plain gives the stored ids of all 40 rows."]
     other = next(c for c in compared if c.got.recipe == GENERATION)
     assert {code: len(rows) for code, rows in other.by_cause.items()} == {"generation_prompt": 40}
 

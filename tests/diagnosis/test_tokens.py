@@ -213,7 +213,10 @@ def test_a_whole_turn_of_the_template(vocabulary: Vocabulary) -> None:
 def test_a_row_in_another_place_is_known_by_its_ids(vocabulary: Vocabulary) -> None:
     a, b = (tuple(vocabulary.encode_chat(conversation(random.Random(n)), PLAIN)) for n in (1, 2))
     pair = Pair(Side(a, vocabulary), Side(b, vocabulary))
-    assert compare(0, pair, {a: 0, b: 5}).reasons[0].evidence == "got is exactly row 5"
+    assert (
+        compare(0, pair, {a: 0, b: 5}).reasons[0].evidence
+        == "the ids that came are exactly those of row 5"
+    )
     assert "row_order" not in compare(0, pair, {a: 0}).codes
     twin = compare(3, pair, {a: 5, b: 5})
     assert "row_order" not in twin.codes, "two names of one row are no other order"

@@ -38,7 +38,7 @@ def test_the_case_study_is_synchronisation_and_not_the_tokenizer() -> None:
     assert "SYNCHRONISATION, not the tokenizer: 7 of 7" in text
     assert "lag 3 at 81-84 (1 of 4 agree, 3 can't be seen in the log, for example 84 hol" in text
     assert "lag 4 at 86-87 after a foreign 1-token dump at 85 (2 of 2 agree" in text
-    assert "The owner of 3 is undecided" in text
+    assert "Whose states 3 of them hold is undecided" in text
     assert "By chance: less than one in " in text
     assert "delete the files of these samples" in text
     assert "03_extraction.ipynb" in text
@@ -57,7 +57,7 @@ def test_samples_that_look_right_inside_a_shift_are_named_as_wrong() -> None:
     alike = np.setdiff1d(np.arange(10, 390), differing)
     assert len(alike) > 50
     assert np.isin(alike, shift.samples).all()
-    assert "look right, since their lengths happen to equal" in shift.evidence
+    assert "look right: they hold another sample of the same length" in shift.evidence
 
 
 def test_thirteen_causes_are_told_apart_by_lengths() -> None:
@@ -172,7 +172,7 @@ def test_a_log_of_another_dataset_is_called_that_and_read_without_it() -> None:
     assert verdict.main == "shift"
     assert verdict.codes[-1] == "other_dataset"
     first = verdict.sentences()[0]
-    assert first == "THIS LOG IS NOT OF THIS DATASET, which is left out of what follows."
+    assert first == "THIS LOG IS NOT OF THIS DATASET: the dataset is left out of what follows."
     own = diagnose_counts(seen, rows_of([np.full(n, 1) for n in expected])).verdict
     assert "other_dataset" not in own.codes
     few = rows_of(other[:5])

@@ -315,7 +315,7 @@ def test_a_store_of_before_is_resumed_and_the_job_says_what_is_not_checked(param
         del old[name]
     path.write_text(json.dumps(old))
     before = path.read_text()
-    assert "is not checked" in prepare(parameters()).facts()["WHICH MODEL"]
+    assert "can't be checked" in prepare(parameters()).facts()["WHICH MODEL"]
     assert run(parameters()).is_whole
     assert path.read_text() == before, "nothing is claimed of rows that were stored before"
 
@@ -668,7 +668,7 @@ def test_a_job_says_what_it_rejects_and_where_its_masks_are_from(
     job = extract.prepare(wanted, servers)
     assert job.facts()["rejected"] == "3 (2 media, 1 padded)"
     assert job.facts()["masks are from"] == (
-        "NOTHING: 1 rows, of which every token trains; labels: 1 rows; "
+        "NO MASK: 1 rows, every token trains; labels: 1 rows; "
         "prompt_mask: 1 rows (1 = the prompt, not trained)"
     )
     assert "3 (2 media, 1 padded) rejected." in extract.run(job, servers).sentence()

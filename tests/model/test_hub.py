@@ -52,7 +52,7 @@ def test_a_model_that_is_not_cached_is_said_with_the_command_that_fetches_it(
     assert "Cannot have -- or .." in offline(tmp_path, "layers", "a..b/c").stderr
     run = offline(tmp_path, "layers", "Qwen/Qwen3-8B")
     assert run.returncode == 1
-    assert "model Qwen/Qwen3-8B is no folder here" in run.stderr
+    assert "model Qwen/Qwen3-8B is not a local folder" in run.stderr
     assert "hf download Qwen/Qwen3-8B" in run.stderr
     assert "Traceback" not in run.stderr
 

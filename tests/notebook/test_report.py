@@ -181,7 +181,7 @@ def test_what_is_no_executed_notebook_is_an_error(tmp_path: Path) -> None:
         write_report(tmp_path / "text.ipynb")
     with pytest.raises(ReportError, match="no such notebook"):
         write_report(tmp_path / "gone.ipynb")
-    with pytest.raises(ReportError, match="no notebook lies here"):
+    with pytest.raises(ReportError, match="there is no notebook here"):
         main_report(tmp_path / "empty")
 
 

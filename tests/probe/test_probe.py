@@ -275,7 +275,7 @@ def test_head_evidence_that_fits_both_sides_is_called_so(demo_store: Store, tmp_
     readings, found = through_head(plan)
     assert len(readings) == 5
     assert (found.side, found.proven) == ("either", False)
-    assert "can't be told without layers" in conclude(plan, None, found)
+    assert "No layer of a reference was loaded" in conclude(plan, None, found)
 
 
 # --- against a running server -------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """A notebook in JupyterLab, in a browser without a window."""
 
+import json
 import os
 import platform
 import re
@@ -26,23 +27,38 @@ WAIT_MS = 60_000
 @contextmanager
 def opened(notebook: str, folder: Path) -> Iterator[Any]:
     """A page of a JupyterLab over a copy of the notebook; both are stopped afterwards."""
+    with _lab_url([NOTEBOOKS / notebook], folder) as url, browser_page() as page:
+        page.goto(url.format(notebook))
+        page.wait_for_selector(".jp-Notebook .jp-Cell")
+        yield page
+
+
+@contextmanager
+def all_committed(folder: Path) -> Iterator[tuple[Any, str]]:
+    """A page, and the address of each notebook with ``{}`` for its name; none is trusted."""
+    with _lab_url(sorted(NOTEBOOKS.glob("*.ipynb")), folder) as url, browser_page() as page:
+        yield page, url
+
+
+@contextmanager
+def browser_page(width: int = 1400) -> Iterator[Any]:
+    """A page of a browser without a window."""
     from playwright.sync_api import sync_playwright
 
-    with _lab_url(NOTEBOOKS / notebook, folder) as url, sync_playwright() as playwright:
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1400, "height": 1000})
+        page = browser.new_page(viewport={"width": width, "height": 1000})
         page.set_default_timeout(WAIT_MS)
-        page.goto(url)
-        page.wait_for_selector(".jp-Notebook .jp-Cell")
         yield page
         browser.close()
 
 
 @contextmanager
-def _lab_url(notebook: Path, folder: Path) -> Iterator[str]:
+def _lab_url(notebooks: list[Path], folder: Path) -> Iterator[str]:
     root = folder / "lab"
     root.mkdir()
-    (root / notebook.name).write_text(_as_of_this_python(notebook.read_text()))
+    for notebook in notebooks:
+        (root / notebook.name).write_text(_as_of_this_python(notebook.read_text()))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -55,10 +71,10 @@ def _lab_url(notebook: Path, folder: Path) -> Iterator[str]:
     process = subprocess.Popen(command, env={**os.environ, **settings}, stdout=log, stderr=log)
     try:
         _wait_until_up(f"http://127.0.0.1:{port}/api?token={token}")
-        yield f"http://127.0.0.1:{port}/lab/tree/{notebook.name}?token={token}"
+        yield f"http://127.0.0.1:{port}/lab/tree/{{}}?token={token}"
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(180)  # for its kernels
         log.close()
 
 
@@ -67,6 +83,13 @@ def _as_of_this_python(notebook: str) -> str:
     return re.sub(
         r'"version": "3[.]\d+[.]\d+"', f'"version": "{platform.python_version()}"', notebook
     )
+
+
+def choose_theme(folder: Path, theme: str) -> None:
+    """For what is opened from now on in the JupyterLab of this folder."""
+    kept = folder / "config/lab/user-settings/@jupyterlab/apputils-extension"
+    kept.mkdir(parents=True, exist_ok=True)
+    (kept / "themes.jupyterlab-settings").write_text(json.dumps({"theme": theme}))
 
 
 def is_modified(page: Any) -> bool:

@@ -127,7 +127,9 @@ def test_a_server_that_dies_time_and_again_ends_the_job(
 ) -> None:
     everything = tuple(range(12))
     wanted = job(rows(12, deadly=everything), model_of("llama"), tmp_path, max_attempts=3)
-    with pytest.raises(JobError, match=f"died {MOST_RESTARTS + 1} times without a sample between"):
+    with pytest.raises(
+        JobError, match=f"died {MOST_RESTARTS + 1} times without a sample in between"
+    ):
         run(wanted)
     assert len(Store(wanted.store_path)) == 0
     assert len(list(wanted.run_path.glob("server.*.log"))) == MOST_RESTARTS

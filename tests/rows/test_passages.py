@@ -116,7 +116,7 @@ def test_a_special_token_in_a_text_forges_a_turn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "messages", "reason", "evidence"),
     [
-        ("kimi_k2", [ASKED[1]], "no_prompt", "behind a prompt"),
+        ("kimi_k2", [ASKED[1]], "no_prompt", "follows a prompt"),
         ("mistral", [{"role": "developer", "content": "x"}, *ASKED], "template", "only user"),
         ("qwen3", [{"role": "developer", "content": "be"}, *ASKED], "left_out", "developer's"),
         ("llama3", [ASKED[0], {**ASKED[1], "reasoning": "why"}], "left_out", "'why'"),

@@ -29,25 +29,25 @@ def test_the_case_studys_two_estimates_are_explained() -> None:
     assert size_words(found.from_tokens) == "3.48 TB"
     assert not found.agree
     sentence = found.sentence()
-    assert "84 rows of 62 tokens on average make 37,312 rows 133 GB" in sentence
-    assert "By their tokens all rows take 3.48 TB" in sentence
+    assert "from 84 rows of 62 tokens on average, 37,312 rows take 133 GB" in sentence
+    assert "From the tokens of all rows, they take 3.48 TB" in sentence
     assert "26.1 times those of the part" in sentence
-    assert sentence.endswith("Believe the tokens.")
+    assert sentence.endswith("Trust the tokens.")
 
 
 def test_rows_that_are_no_fair_draw_are_called_so() -> None:
     lengths = np.sort(np.random.default_rng(2).lognormal(6.5, 1.0, 5000))
     found = Outlook(lengths[:500].tolist(), 1.0, 5000, int(lengths.sum()))
     assert not found.agree
-    assert "no fair draw" in found.sentence()
+    assert "no fair sample" in found.sentence()
 
 
 def test_a_fair_draw_needs_no_warning() -> None:
     lengths = np.random.default_rng(3).lognormal(6.5, 1.0, 1000)
     found = Outlook(lengths[:400].tolist(), 1.0, 1000, int(lengths.sum()))
     assert found.agree
-    assert "Believe" not in found.sentence()
-    assert "fair draw" in Outlook(lengths[:50].tolist(), 1.0, 1000).sentence()
+    assert "Trust" not in found.sentence()
+    assert "fair sample" in Outlook(lengths[:50].tolist(), 1.0, 1000).sentence()
 
 
 def test_nothing_stored_is_an_error(tmp_path: Path) -> None:
@@ -79,7 +79,9 @@ def test_a_partial_store_is_extrapolated_by_the_rows_that_its_job_was_asked_for(
 def test_a_complete_store_tells_what_its_first_third_would_have_said(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", made_up_rows(30))
     found = outlook(store)
-    assert found.sentence().startswith("The store is complete. An estimate from its first third")
+    assert found.sentence().startswith(
+        "The store is complete. Its first third would have predicted: from "
+    )
     assert (len(found.lengths_seen), found.rows) == (10, 30)
     size = sum(entry.size_bytes for entry in store.entries.values())
     assert found.from_tokens == pytest.approx(size, rel=0.01)

@@ -151,7 +151,7 @@ def test_lengths_and_masks_are_those_of_the_rows(stats: StoreStats, rows: tuple[
 
 def test_a_sound_store_of_a_real_model_has_no_anomaly(stats: StoreStats) -> None:
     assert stats.anomalies.empty, stats.anomalies.to_string()
-    assert stats.sentence() == "No sample and no layer looks unlike its kind."
+    assert stats.sentence() == "No anomaly: no sample stands apart from the others."
 
 
 # --- edges --------------------------------------------------------------------------------

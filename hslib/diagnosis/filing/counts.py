@@ -130,7 +130,7 @@ def limit(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> Explained
         if not _enough(where, longer, 0.85) or strays >= where.sum() / 5:
             continue
         if value > max(FOREIGN_TOKENS) and _is_too_frequent(value, expected, got, open_):
-            share = f"{where.sum()} of the {longer.sum()} that differ and are longer"
+            share = f"{where.sum()} of the {longer.sum()} longer samples that differ"
             return Explained(where, f"cut at {value} tokens: {share}")
     return None
 
@@ -145,7 +145,9 @@ def chunk(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> Explained
             if best is not None and where.sum() <= best.where.sum():
                 continue
             if _enough(where, longer, 0.85) and _is_related(fits, expected, got, longer):
-                best = Explained(where, f"{text}: {where.sum()} of {longer.sum()} longer ones")
+                best = Explained(
+                    where, f"{text}: {where.sum()} of {longer.sum()} samples that are longer"
+                )
     return best
 
 
@@ -234,7 +236,7 @@ def repeated_dump(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> E
         return None
     if not _is_too_frequent(int(value), expected, got, open_):
         return None
-    return Explained(where, f"{where.sum()} samples got {value} tokens, shorter and longer alike")
+    return Explained(where, f"{where.sum()} samples got {value} tokens, shorter and longer ones")
 
 
 #: Of those that explain equally many, the first counts.
@@ -274,9 +276,7 @@ def cached_prefixes(
     where = inside & fits(places, got)
     if where.sum() < _MIN_SUPPORT or not _is_related(fits, places, got, inside):
         return None
-    return Explained(
-        where, f"{where.sum()} lack exactly the prefix whose ids an earlier row begins with too"
-    )
+    return Explained(where, f"{where.sum()} lack exactly a prefix that an earlier row has too")
 
 
 def known_prefixes(rows: Rows) -> np.ndarray:

@@ -91,15 +91,15 @@ def _hidden_words(observed: Observations, filing: Filing) -> str:
     undecided = int((filing.misfiled & (filing.holds == UNALIGNED)).sum())
     text = ""
     if hidden and not filing.by_ids:
-        text += (
-            f". {hidden} of these look right, since their lengths happen to equal their source's"
-        )
+        text += f". {hidden} of these look right: they hold another sample of the same length"
     if silent and filing.alignment.is_found:
-        text += f". The log has no line for {silent} in these stretches: their lengths look right"
+        text += (
+            f". {silent} more in these stretches have no line in the log: their lengths look right"
+        )
     if undecided:
         text += (
-            f". The owner of {undecided} is undecided: the length fits several samples, or none "
-            "that the log names"
+            f". Whose states {undecided} of them hold is undecided: the length fits several "
+            "samples, or none that the log names"
         )
     return text
 

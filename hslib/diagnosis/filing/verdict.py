@@ -83,7 +83,9 @@ class Verdict:
     def _headlines(self) -> list[str]:
         lines = []
         if OTHER_DATASET in self.codes:
-            lines.append("THIS LOG IS NOT OF THIS DATASET, which is left out of what follows.")
+            lines.append(
+                "THIS LOG IS NOT OF THIS DATASET: the dataset is left out of what follows."
+            )
         counts = self.by_kind
         if not counts:
             return lines
@@ -170,8 +172,8 @@ def other_dataset(observed: Observations, rows: Rows) -> Finding | None:
     at = int(known[misfit][0])
     index, wanted, row = int(observed.indices[at]), observed.expected[at], has[misfit][0]
     is_there = f"row {index} has {row} tokens" if row > 0 else f"the dataset has no row {index}"
-    text = f"of sample {index} it expects {wanted} tokens, {is_there}"
-    count = f"{misfit.sum()} of {len(known)} expected lengths are not the rows'"
+    text = f"of sample {index} the log expects {wanted} tokens, but {is_there}"
+    count = f"{misfit.sum()} of {len(known)} expected lengths are not those of the dataset's rows"
     return Finding(OTHER_DATASET, indices[misfit], f"{count}: {text}")
 
 
@@ -254,7 +256,7 @@ def _left_words(observed: Observations, samples: np.ndarray, filing: Filing) -> 
     text = "for example " + "; ".join(parts)
     if filing.by_ids or filing.alignment.is_decidable:
         return text
-    return f"too few lengths, or too alike, to tell a shift from chance; {text}"
+    return f"too few lengths, or too similar ones, to distinguish a shift from chance; {text}"
 
 
 def _order(finding: Finding) -> tuple[bool, bool, int]:

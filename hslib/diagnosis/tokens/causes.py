@@ -80,7 +80,7 @@ def explain(index: int, pair: Pair, other_rows: Mapping[Ids, int]) -> tuple[Reas
 def _whole_row(index: int, pair: Pair, other_rows: Mapping[Ids, int]) -> Reason | None:
     row = other_rows.get(pair.got.ids, index)
     if row != index and other_rows.get(pair.expected.ids, index) != row:
-        return Reason("row_order", f"got is exactly row {row}")
+        return Reason("row_order", f"the ids that came are exactly those of row {row}")
     renamed = framing.special_ids(pair)
     if renamed:
         return Reason("special_ids", renamed)

@@ -51,7 +51,7 @@ def other_vocabulary(pair: Pair) -> str | None:
         return None
     name = ("expected", "got")[strange[1] > strange[0]]
     return (
-        f"what the {name} ids spell is no text of this vocabulary: tokenized again, "
+        f"the {name} ids are not of this vocabulary: decoded and tokenized again, "
         f"{max(strange):.0%} of them differ"
     )
 

@@ -160,7 +160,7 @@ def token_sentences(compared: Sequence[Compared]) -> list[str]:
     if not total:
         return ["TOKENS NOT COMPARED: no row could be rendered.", *left_out]
     if not main.differing:
-        words = f"TOKENS AGREE: {main.got.name} makes the stored ids of all {total} rows."
+        words = f"TOKENS AGREE: {main.got.name} gives the stored ids of all {total} rows."
         return [words, *left_out]
     lines = [f"TOKENS DIFFER in {len(main.differing)} of {total} rows from {main.got.name}."]
     if main.equal_counts:

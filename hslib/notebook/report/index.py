@@ -39,9 +39,9 @@ def write_reports(path: Path) -> list[Report]:
     notebooks = [notebook for folder in folders for notebook in sorted(folder.glob("*.ipynb"))]
     if not notebooks and not find_runs(path):
         raise ReportError(
-            "no notebook lies here, and no job ran here",
+            "there is no notebook here, and no job ran here",
             path=str(path),
-            fix=f"run one into it: python -m hslib run 03 -p run_dir {path}",
+            fix=f"run a notebook with this run_dir: python -m hslib run 03 -p run_dir {path}",
         )
     reports = [_report_or_why(notebook) for notebook in notebooks]
     for folder in folders:
