@@ -85,6 +85,12 @@ def test_short_rows_that_hold_the_predecessors_states_are_no_tokenizer() -> None
     assert "tokenizer" not in found.verdict.by_kind
 
 
+def test_rows_of_one_length_that_lack_as_many_rows_as_others_are_not_cut_at_a_limit() -> None:
+    expected = np.repeat([1198, 503], [8, 5])
+    log = JobLog(expected, expected - 2, np.arange(13), frozenset({"frame"}), None)
+    check(log, diagnosed(log), "two lengths")
+
+
 def test_too_little_evidence_is_said() -> None:
     found = diagnosed(made(np.array([128, 256, 128, 256, 256]), lag=1))
     text = "\n".join(found.verdict.sentences())

@@ -72,7 +72,7 @@ class WarmServers:
         path = self._folder / "socket"
         if self._process is None:
             self._process = self._start(path)
-            wait_until("the warm process", lambda: path.exists() or self._has_ended())
+            wait_until("the warm process", lambda: path.exists() or self._has_ended(), 600)
             assert path.exists(), (self._folder / "log").read_text()[-2000:]
         return str(path)
 

@@ -129,6 +129,8 @@ def limit(expected: np.ndarray, got: np.ndarray, open_: np.ndarray) -> Explained
         strays = max(over.sum(), 2 * raised.sum())
         if not _enough(where, longer, 0.85) or strays >= where.sum() / 5:
             continue
+        if len(np.unique(expected[where])) < 2:  # rows of one length may as well lack a constant
+            continue
         if value > max(FOREIGN_TOKENS) and _is_too_frequent(value, expected, got, open_):
             share = f"{where.sum()} of the {longer.sum()} longer samples that differ"
             return Explained(where, f"cut at {value} tokens: {share}")
