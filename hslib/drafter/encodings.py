@@ -88,7 +88,7 @@ class EncodingComparison:
         for shift, (name, colour) in zip((-0.12, 0.12), _COLOURS.items(), strict=True):
             for position, values in enumerate(_by_position(getattr(self, name)), 1):
                 place, mean = position + shift, _mean(values)
-                axes.plot([place] * len(values), values, "o", color=colour, alpha=0.6)
+                axes.plot([place] * len(values), values, "o", color=colour, markersize=4)
                 axes.plot([place - 0.08, place + 0.08], [mean, mean], color=colour, linewidth=2)
                 axes.text(place, max(values) + 0.03, f"{mean:.3f}", ha="center", fontsize=8)
             axes.plot([], [], "o", color=colour, label=name)

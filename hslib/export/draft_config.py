@@ -51,6 +51,7 @@ def draft_config(
     drafter: str,
     config: ModelConfig,
     layer_ids: Sequence[int],
+    boundaries: Sequence[int],
     num_layers: int,
     vocab_size: int,
     draft_vocab_size: int,
@@ -60,6 +61,7 @@ def draft_config(
     Args:
         config: the model's.
         layer_ids: as SpecForge counts them, ascending.
+        boundaries: the same layers; what ``layers --draft`` reads of such a config.
         num_layers: of the model.
     """
     common = {
@@ -71,6 +73,7 @@ def draft_config(
         "max_position_embeddings": config.get("max_position_embeddings", 4096),
         "rms_norm_eps": norm_eps(config) or 1e-6,
         "vocab_size": vocab_size,
+        "hslib_boundaries": list(boundaries),
         "tie_word_embeddings": False,
         "torch_dtype": "bfloat16",
         **{name: config.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")},

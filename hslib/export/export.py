@@ -103,6 +103,7 @@ def export_store(
         witness=words["states"],
         encoding=words["stored as"],
         train_command=trainer.train_command(out),
+        notes=trainer.notes(model_path),
     )
 
 

@@ -61,6 +61,9 @@ class TrainerFormat(Protocol):
     def parts(self, sample: StoredSample, reading: Reading) -> Iterator[bytes | memoryview]:
         """The bytes of a row's file."""
 
+    def notes(self, model_path: Path) -> tuple[str, ...]:
+        """What would be in the way of training, with its cure; a sentence each."""
+
     def train_command(self, out: Path) -> str:
         """What trains on the finished export, in a terminal."""
 

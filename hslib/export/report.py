@@ -26,6 +26,7 @@ class ExportReport:
     witness: str
     encoding: str
     train_command: str
+    notes: tuple[str, ...] = ()  # what would be in the way of training
 
     @property
     def boundaries(self) -> tuple[int, ...]:
@@ -52,6 +53,7 @@ class ExportReport:
             "states": self.witness,
             "stored as": self.encoding,
             "draft vocabulary": whole,
+            **({"before training": "; ".join(self.notes)} if self.notes else {}),
         }
 
 

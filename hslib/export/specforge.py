@@ -16,7 +16,7 @@ SpecForge reads every ``.ckpt`` below its folder in path order.
 import io
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,15 @@ class SpecForgeFormat:
         torch.save(tensors, buffer)
         yield buffer.getbuffer()
 
+    def notes(self, model_path: Path) -> tuple[str, ...]:
+        if self.drafter.name != "eagle3" or list(model_path.glob("*.index.json")):
+            return ()
+        return (
+            "SpecForge 0.2.0 finds the head's file in the model's *.index.json alone, which "
+            f"{model_path} lacks: write model.safetensors.index.json there, with a weight_map of "
+            "each tensor's name to its file",
+        )
+
     def train_command(self, out: Path) -> str:
         return f"specforge train --config {shlex.quote(str(out / 'specforge.yaml'))}"
 
@@ -88,13 +97,15 @@ class SpecForgeFormat:
             self.drafter.name,
             read_config(context.model_path),
             _ids(context),
+            context.reading.boundaries,
             manifest.num_layers,
             manifest.vocab_size,
             manifest.vocab_size if vocabulary is None else len(vocabulary.d2t),
         )
         text = json.dumps(draft, indent=2) + "\n"
         write_atomically(context.out / "draft_config.json", text.encode())
-        settings = _settings(context, self.drafter.name)
+        notes = self.notes(context.model_path)
+        settings = _settings(context, self.drafter.name, notes)
         write_atomically(context.out / "specforge.yaml", settings.encode())
 
 
@@ -103,7 +114,7 @@ def _ids(context: Context) -> list[int]:
     return list(from_boundaries(context.reading.boundaries, "specforge", num_layers))
 
 
-def _settings(context: Context, drafter: str) -> str:
+def _settings(context: Context, drafter: str, notes: Sequence[str]) -> str:
     """``specforge train --config`` for this export; JSON values are YAML."""
     out = context.out.absolute()
     settings: dict[str, Any] = {
@@ -130,11 +141,7 @@ def _settings(context: Context, drafter: str) -> str:
         "# layer ids name the layer whose output is meant: the store's boundaries minus 1",
         "# rows longer than data.max_length would be cut: it is no less than the longest row",
     ]
-    if drafter == "eagle3" and not list(context.model_path.glob("*.index.json")):
-        lines.append(
-            "# SpecForge 0.2.0 finds the head's file in the model's *.index.json alone, which this "
-            "folder lacks"
-        )
+    lines += [f"# {note}" for note in notes]
     for key, value in settings.items():
         if isinstance(value, dict):
             lines.append(f"{key}:")

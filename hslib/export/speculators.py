@@ -107,6 +107,9 @@ class SpeculatorsFormat:
         for of_piece in scales:
             yield _bytes(of_piece)
 
+    def notes(self, _model_path: Path) -> tuple[str, ...]:
+        return ()
+
     def train_command(self, out: Path) -> str:
         return f"bash {shlex.quote(str(out / 'train.sh'))}"
 

@@ -31,6 +31,7 @@ EAGLE3 = frozenset({"eagle3", "peagle"})
 DFLASH = frozenset({"dflash", "dflash2", "domino", "dspark"})
 # Fields with layer ids, and how they count: a dialect of `layers`, or "outputs", the DFlash family
 # (transformers' hidden_states[id + 1] in z-lab's, SpecForge's and DeepSpec's code)
+_BOUNDARIES = "hslib_boundaries"  # in the configs that this kit's exports write
 _FIELDS = {
     "eagle_config.eagle_aux_hidden_state_layer_ids": "eagle_config",
     "eagle_aux_hidden_state_layer_ids": "vllm",
@@ -138,7 +139,8 @@ def _kind(config: Mapping[str, Any]) -> str:
 
 
 def _layer_ids(config: Mapping[str, Any]) -> Iterator[LayerIds]:
-    for field, dialect in _FIELDS.items():
+    known = {_BOUNDARIES: "boundary"} if config.get(_BOUNDARIES) else _FIELDS
+    for field, dialect in known.items():
         outer, _, inner = field.rpartition(".")
         ids = (_part(config, outer) if outer else config).get(inner)
         if ids is None or ids == []:

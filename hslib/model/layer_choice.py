@@ -12,6 +12,7 @@ from hslib.model.folder import ModelInfo
 from hslib.model.hub import local_folder
 from hslib.model.layers import Boundaries, parse_layers
 
+_OF_AN_EXPORT = "draft_config.json"  # what an export for SpecForge begins a draft with
 _FIX = 'give a draft\'s folder, its config.json or its id in the hub, or numbers such as "3,31,59"'
 
 
@@ -68,6 +69,8 @@ def read_draft(path: str) -> Draft:
 def _config(text: str) -> dict[str, Any]:
     found = Path(text).expanduser() if text.endswith(".json") else local_folder(text, "config")
     file = found / "config.json" if found.is_dir() else found
+    if found.is_dir() and not file.exists() and (found / _OF_AN_EXPORT).exists():
+        file = found / _OF_AN_EXPORT
     try:
         config = json.loads(file.read_text("utf-8"))
     except FileNotFoundError:

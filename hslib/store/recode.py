@@ -67,6 +67,7 @@ def recode_store(
     manifest = store.manifest.model_copy(update={"encoding": encoding})
     with StoreWriter(out, manifest, max_encoding_error=max_encoding_error) as writer:
         copy = Store(out)
+        _refuse_other(copy, encoding)
         todo = [e for e in store.entries.values() if not _is_copy(e, copy.entries.get(e.index))]
         _require_room(writer, manifest, todo)
         for entry in _new_failures(store, copy):
@@ -103,6 +104,16 @@ def _refuse(store: Store, out: StoreUrl, encoding: Encoding) -> None:
             "would lose more",
             indices=lossy[:20],
             fix="copy the folder, or recode the store that they came from",
+        )
+
+
+def _refuse_other(copy: Store, encoding: Encoding) -> None:
+    """A copy that was begun in another encoding is not gone on with."""
+    others = {entry.encoding for entry in copy.entries.values()} - {encoding}
+    if others:
+        raise StoreError(
+            f"{copy.path} holds samples in {', '.join(sorted(others))}, {encoding} was asked for",
+            fix=f"name a new folder, or go on with --encoding {min(others)}",
         )
 
 

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from hslib.errors import ParameterError
+
 if TYPE_CHECKING:
-    from hslib.model import Draft, DraftLayers
+    from hslib.model import Draft, DraftLayers, ModelInfo
 
 Dialect = Literal[
     "boundary", "sglang", "vllm", "speculators", "specforge", "modelopt", "eagle_config"
@@ -43,7 +45,6 @@ def layers(
     shown; or the draft is for another model.
     """
     from hslib.model import (
-        choose_layers,
         dialect_table,
         draft_layers,
         read_draft,
@@ -56,15 +57,17 @@ def layers(
     if sum(map(bool, (layers, ids, draft))) > 1:
         raise typer.BadParameter("give one of --boundaries, --ids and --draft")
     shape = read_shape(model)
+    notes = list(shape.notes)
     if tool is not None:
         chosen = to_boundaries(_numbers(ids), tool, shape.num_layers, shape.architecture)
     elif draft:
         asked = draft_layers(draft, shape)
         chosen = asked.boundaries
     else:
-        chosen = choose_layers(layers or "auto", shape)
+        chosen, small = _chosen(layers, shape)
+        notes += small
     print(f"{shape.architecture}, {shape.num_layers} layers; boundaries {list(chosen)}\n")
-    for note in shape.notes:
+    for note in notes:
         print(f"note: {note}\n")
     if draft:
         _print_table(list(_of_draft(read_draft(draft), asked, shape.num_layers)))
@@ -73,6 +76,19 @@ def layers(
     heads = ("tool", "its default ids", "are boundaries", f"ids for {list(chosen)}")
     _print_table([heads, *(tuple(cell or "-" for cell in row) for row in rows)])
     return 0
+
+
+def _chosen(layers: str, shape: "ModelInfo") -> tuple[tuple[int, ...], list[str]]:
+    """The boundaries to show, and a note where the model is too small for a default."""
+    from hslib.model import choose_layers
+
+    try:
+        return choose_layers(layers or "auto", shape), []
+    except ParameterError as error:
+        if layers:
+            raise
+        some = tuple(range(1, min(3, shape.num_layers) + 1))
+        return some, [f"{error.message}: {error.fix}; these stand here as an example"]
 
 
 def _of_draft(draft: "Draft", asked: "DraftLayers", last: int) -> Iterator[tuple[str, str]]:

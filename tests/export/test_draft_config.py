@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 from make import models
-from make.rows import random_sample
+from make.rows import demo_samples, random_sample
 from make.stores import model_store
 from make.training import specforge_step, with_index
 
+from hslib import demo
+from hslib.errors import ParameterError
 from hslib.export import SpecForgeFormat, export_store
 from hslib.export.draft_config import draft_config
-from hslib.model import read_config
+from hslib.model import choose_layers, read_config, read_shape
 
 FAMILY = ("dflash", "domino", "dspark")
 
@@ -47,7 +49,7 @@ _LLAMA3_SCALING = {
 
 def made(tmp_path: Path, config: dict[str, Any], drafter: str = "eagle3") -> dict[str, Any]:
     (tmp_path / "config.json").write_text(json.dumps(config))
-    return draft_config(drafter, read_config(tmp_path), [1, 14, 28], 32, 128256, 32000)
+    return draft_config(drafter, read_config(tmp_path), [1, 14, 28], [2, 15, 29], 32, 128256, 32000)
 
 
 # --- rope ---------------------------------------------------------------------------------
@@ -247,3 +249,17 @@ def test_a_folder_without_an_index_is_named_in_eagle3s_config(tmp_path: Path) ->
     with pytest.raises(FileNotFoundError, match=r"No index\.json"):
         specforge_step(tmp_path / "eagle3", folder)
     shutil.rmtree(tmp_path / "dflash")
+
+
+def test_layers_reads_the_boundaries_of_an_export_without_a_doubt(tmp_path: Path) -> None:
+    """SpecForge's ids alone could be meant in two ways: 1, 2, 4 are outputs, or boundaries."""
+    store = model_store(tmp_path / "store", demo.model_path(), demo_samples(2, 60), (2, 3, 5))
+    export_store(store, tmp_path / "out", SpecForgeFormat(), demo.model_path())
+    model = read_shape(str(demo.model_path()))
+    assert choose_layers(str(tmp_path / "out"), model) == (2, 3, 5)
+    config = json.loads((tmp_path / "out/draft_config.json").read_text())
+    del config["hslib_boundaries"]
+    (tmp_path / "out/draft_config.json").write_text(json.dumps(config))
+    assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [1, 2, 4]
+    with pytest.raises(ParameterError, match="can be meant in 2 ways"):
+        choose_layers(str(tmp_path / "out"), model)

@@ -143,6 +143,8 @@ def test_what_can_not_be_copied_is_refused(source: Store, tmp_path: Path) -> Non
     with pytest.raises(EncodingError, match="loses more"):
         recode_store(source, tmp_path / "strict", "fp8", 1e-6)
     recode_store(source, tmp_path / "fp8", "fp8", LIMIT)
+    with pytest.raises(StoreError, match="holds samples in fp8, lossless was asked for"):
+        recode_store(source, tmp_path / "fp8", "lossless", LIMIT)
     with pytest.raises(StoreError, match="in fp8 already"):
         recode_store(Store(tmp_path / "fp8"), tmp_path / "again", "fp8-aux", LIMIT)
     other = tmp_path / "other"

@@ -4,6 +4,7 @@ with what the command calls."""
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -113,3 +114,12 @@ def test_ids_that_can_be_meant_in_two_ways_are_refused_with_both(capsys: Capture
 
 def test_the_terminal_offers_every_dialect() -> None:
     assert set(get_args(Dialect)) == set(DIALECTS)
+
+
+def test_layers_of_a_model_too_small_for_a_default_are_shown_with_a_note(
+    model_of: Callable[[str], Path], capsys: Captured
+) -> None:
+    assert main(["layers", str(model_of("llama"))]) == 0
+    shown = capsys.readouterr().out
+    assert "no three distinct default boundaries" in shown
+    assert "collide: name others" in shown
