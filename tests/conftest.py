@@ -26,6 +26,8 @@ from hslib.store.bucket import lock as bucket_lock
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Notebook 06 trains for minutes, and 02 starts a server as 03 does: in the slow part."""
     for item in items:
+        if item.path.name == "06_training_export.ipynb":
+            item.add_marker(pytest.mark.timeout(1800))
         if item.path.name in ("02_server_launch.ipynb", "06_training_export.ipynb"):
             item.add_marker(pytest.mark.slow)
 

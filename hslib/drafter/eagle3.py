@@ -69,12 +69,14 @@ def train_drafter(
     num_steps: int,
     seed: int = 0,
     on_point: Callable[[Point], None] = lambda _point: None,
+    num_points: int = 10,
 ) -> Training:
     """Train on one export's rows, judge on the held-out rows of another, save the drafter.
 
     Args:
         export, judged_on: folders written by ``export_store`` for speculators; two different
             ones for data that is broken on purpose.
+        num_points: how often it is judged, the last time at its end.
         checkpoint: a folder that ``Eagle3DraftModel.from_pretrained`` can load.
 
     Raises:
@@ -95,7 +97,7 @@ def train_drafter(
         )
         judges = list(_batches(judged_on, "val", seed).one_epoch())
         points = []
-        shown = {num_steps * part // 10 for part in range(1, 11)}
+        shown = {num_steps * part // num_points for part in range(1, num_points + 1)}
         batches = _batches(export, "train", seed).forever()
         for step, batch in zip(range(1, num_steps + 1), batches, strict=False):
             _, loss, _ = _forward(model, batch)

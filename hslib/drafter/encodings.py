@@ -150,7 +150,8 @@ def _export(parameters: ExportParameters, store: Store, encoding: Encoding) -> P
 def _train(
     export: Path, judged_on: Path, model: Path, checkpoint: Path, num_steps: int, seed: int
 ) -> Acceptance:
-    return train_drafter(export, judged_on, model, checkpoint, num_steps, seed).acceptance
+    training = train_drafter(export, judged_on, model, checkpoint, num_steps, seed, num_points=1)
+    return training.acceptance
 
 
 def _same_rows(first: Path, second: Path) -> bool:
