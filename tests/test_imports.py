@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "diagnosis": {*_BASE, "drawing", "rows", "server.dumps", "server.client"},
     "export": _BASE,
     "drafter": {*_BASE, "drawing", "export"},
-    "probe": {*_HOST, "drawing", "cluster", "extract", "notebook"},
+    "probe": {*_HOST, "drawing", "cluster", "extract"},
     "notebook": {*_HOST, "cluster", "extract", "stats", "diagnosis", "export", "drafter"},
     "__main__": {"terminal"},
     "terminal": {*_HOST, "answers", "cluster", "extract", "stats", "diagnosis", "export", "drafter"}

@@ -23,6 +23,8 @@ from hs_dump.proof import (
 )
 from hs_dump.witness import Check, Testimony, dequantised, pick_rows
 
+from hslib.server import plugin_info
+
 TOKENS, HIDDEN = 12, 64
 RNG = np.random.default_rng(0)
 
@@ -288,3 +290,8 @@ def test_an_error_that_is_no_number_is_the_largest() -> None:
     errors = token_errors(broken, states())
     assert np.isinf(errors[2])
     assert errors[[0, 1, 3]].max() == 0
+
+
+def test_the_job_has_the_same_tolerance() -> None:
+    """The plugin imports nothing of the kit, so the number stands twice."""
+    assert plugin_info.TOLERANCE == TOLERANCE

@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -17,8 +18,11 @@ from make.stores import made_up_rows, manifest, one_dump, put, write_store
 
 from hslib.errors import EncodingError, StoreError
 from hslib.files import TensorFileError, header_bytes, parse_tensors
+from hslib.parameters import ExtractionParameters
 from hslib.store import CODECS, Store, StoreWriter
 from hslib.store.encoding import Encoded, KeptStates
+from hslib.terminal.plan import plan
+from hslib.terminal.recode import recode
 
 ENCODINGS = [name for name in CODECS if name != "plain"]
 SHAPES = [(1, 1, 1), (3, 4, 8), (65, 2, 33), (40, 3, 7168), (2, 1, 300_000)]
@@ -288,3 +292,11 @@ def test_what_the_encoding_loses_is_in_the_journal_and_bounded(tmp_path: Path) -
 def test_fp8_aux_without_a_final_state_is_refused() -> None:
     with pytest.raises(ValueError, match="fp8-aux needs a final state"):
         manifest(encoding="fp8-aux", final_norm="none")
+
+
+def test_each_encoding_is_one_that_a_user_can_choose() -> None:
+    choices = [get_args(ExtractionParameters.model_fields["encoding"].annotation)]
+    choices += [
+        get_args(get_args(command.__annotations__["encoding"])[0]) for command in (plan, recode)
+    ]
+    assert choices == [tuple(CODECS)] * 3
