@@ -154,7 +154,7 @@ def token_sentences(compared: Sequence[Compared]) -> list[str]:
     """The verdict on tokens in words."""
     main = reference(compared)
     if main is None:
-        return ["TOKENS NOT COMPARED: no row holds input_ids beside messages or text."]
+        return ["TOKENS NOT MADE AGAIN: no row holds input_ids beside messages or text."]
     total = len(main.comparisons)
     left_out = _left_out_words(main.left_out)
     if not total:
