@@ -2,6 +2,7 @@
 
 ::
 
+    ids/      a store's samples and the dataset's rows ─► what differs, with certainty
     filing/   observations ─► alignment, counts ─► verdict: which sample holds what, and why
     tokens/   rows, tokenizers ─► differences ─► causes ─► recipes: why tokenisations differ
 

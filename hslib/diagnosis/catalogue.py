@@ -7,6 +7,9 @@ from typing import Literal
 Kind = Literal["synchronisation", "server", "tokenizer", "dataset", "unknown"]
 UNKNOWN_CAUSE = "unknown"
 OTHER_DATASET = "other_dataset"
+MOVED, REORDERED, GONE = "moved", "reordered", "gone"
+OTHER_IDS, OTHER_ROW, PART = "other_ids", "other_row", "part"
+DATASET_LIMIT, CUT, FIRST_TOKEN, LAST_TOKEN = "dataset_limit", "cut", "first_token", "last_token"
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,12 @@ _RESTART = "start the server with {}, delete these samples and extract them agai
 _RETOKENIZE = (
     "tokenize the dataset again with the served model's own tokenizer and template, {}; states "
     "are right only for the ids that were sent"
+)
+
+_JOBS_FILE = "name the file that the job read (an index is a row's number there)"
+_THESE_ROWS = (
+    "; if the rows are meant to be these now, extract them into another store, or again with "
+    "on_changed_rows = 'redo': stored states are of the stored ids alone"
 )
 
 _SYNCHRONISATION: tuple[tuple[str, str, str], ...] = (
@@ -93,6 +102,28 @@ _DATASET = (
      "name the file that the job read; the store's manifest and the job's log name it"),
     ("row_order", "the ids are those of another row: the rows are in another order",
      "use the file that the job used"),
+    (MOVED, "the dataset has these rows at other indices, all at the same distance",
+     f"{_JOBS_FILE}, or undo what was put before the rows or taken out"),
+    (REORDERED, "the dataset has these rows in another order",
+     f"{_JOBS_FILE}, or sort the rows as they were"),
+    (GONE, "the dataset has no such row", _JOBS_FILE + _THESE_ROWS),
+    (OTHER_IDS, "the ids differ at some positions",
+     f"find out what made the ids anew, and {_JOBS_FILE}{_THESE_ROWS}"),
+    (OTHER_ROW, "the two have less than half of their ids in common: another text, or another "
+     "tokenizer", _JOBS_FILE + _THESE_ROWS),
+    (DATASET_LIMIT, "the dataset's rows were cut at one limit",
+     f"tokenize the dataset without max_length (too long rows are rejected, never cut), or "
+     f"{_JOBS_FILE}"),
+    (CUT, "one of the two is the beginning of the other",
+     f"find out what cut it, and {_JOBS_FILE}{_THESE_ROWS}"),
+    (PART, "one of the two is a part of the other",
+     f"find out what cut it (a limit on the left, a window), and {_JOBS_FILE}{_THESE_ROWS}"),
+    (FIRST_TOKEN, "the first token is missing in one of the two",
+     "look for add_special_tokens and for a slice [1:] where the ids were made, and make them "
+     "again; states are right only for the ids that were sent"),
+    (LAST_TOKEN, "the last token is missing in one of the two",
+     "look for an end token that is added, and for a slice [:-1], where the ids were made, and "
+     "make them again; states are right only for the ids that were sent"),
 )  # fmt: skip
 
 

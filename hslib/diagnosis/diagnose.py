@@ -1,10 +1,13 @@
 """A diagnosis from its parameters, as notebook 01 and the terminal run it."""
 
+import functools
 from collections.abc import Sequence
 
 from hslib.diagnosis.filing.observations import observe, read_any
 from hslib.diagnosis.filing.verdict import Diagnosis, diagnose_counts
 from hslib.diagnosis.given import Given, what_is_given
+from hslib.diagnosis.ids.change import Text
+from hslib.diagnosis.ids.stored import compare_stored
 from hslib.diagnosis.rows import load_rows, text_rows
 from hslib.diagnosis.tokens.recipes import (
     Compared,
@@ -13,7 +16,7 @@ from hslib.diagnosis.tokens.recipes import (
     sources,
     token_sentences,
 )
-from hslib.diagnosis.tokens.tokenizers import ServerVocabulary, load_vocabulary
+from hslib.diagnosis.tokens.tokenizers import ServerVocabulary, Vocabulary, load_vocabulary
 from hslib.errors import HslibError
 from hslib.parameters import DiagnosisParameters
 from hslib.server import ServerClient
@@ -22,15 +25,40 @@ from hslib.server import ServerClient
 def run(parameters: DiagnosisParameters) -> Diagnosis:
     """Expected against got, with the dataset's rows where they are known.
 
+    Stored ids are compared with the dataset's before lengths are: what they show is certain.
+
     Raises:
         HslibError: what is named can't be read.
     """
     given = what_is_given(parameters)
     if not given.evidence:
         return diagnose_counts(observe([], [], [], "nothing"))
-    is_its_dataset = given.dataset and not parameters.is_demo  # the demo's log is of another
-    rows = load_rows(given.dataset) if is_its_dataset else None
-    return diagnose_counts(read_any(given.evidence), rows)
+    observed = read_any(given.evidence)
+    if not given.dataset or parameters.is_demo:  # the demo's log is of another dataset
+        return diagnose_counts(observed)
+    rows = load_rows(given.dataset)
+    ids = compare_stored(given.evidence, rows, _text_of(parameters, given))
+    if ids is None:
+        return diagnose_counts(observed, rows)
+    found = diagnose_counts(observed, None if ids.findings else rows)
+    return found.with_ids(ids.headline, ids.findings, rows.lengths)
+
+
+def _text_of(parameters: DiagnosisParameters, given: Given) -> Text:
+    """An id's text; "" where there is no tokenizer. It is loaded when it is first needed."""
+
+    @functools.cache
+    def vocabulary() -> Vocabulary | None:
+        try:
+            return load_vocabulary(given.tokenizer, trust_remote_code=parameters.trust_remote_code)
+        except HslibError:
+            return None  # said where tokens are made again
+
+    def text(number: int) -> str:
+        known = vocabulary() if given.tokenizer else None
+        return known.decode([number]) if known is not None else ""
+
+    return text
 
 
 def run_tokens(parameters: DiagnosisParameters) -> list[Compared]:

@@ -59,11 +59,11 @@ def cause_table(diagnosis: Diagnosis, shown: int = 3) -> "pandas.DataFrame":
     numbers = sample_table(diagnosis).set_index("sample")
     lines = []
     for finding in diagnosis.verdict.findings:
-        examples = []
+        examples = list(finding.examples[:shown])
         here = finding.samples[np.isin(finding.samples, numbers.index)]
         known = numbers.loc[here, "holds"].notna().to_numpy()
         telling = np.concatenate([here[known], here[~known]])
-        for index in telling[:shown].tolist():
+        for index in [] if examples else telling[:shown].tolist():
             row = numbers.loc[index]
             holds = "" if pandas.isna(row["holds"]) else f", holds {row['holds']}'s"
             wanted = "?" if pandas.isna(row["expected"]) else row["expected"]

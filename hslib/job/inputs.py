@@ -8,11 +8,13 @@ from typing import Any, TypeVar
 from hslib.dataset import Dataset, Limits, Survey
 from hslib.errors import DatasetError, HslibError
 from hslib.job.plan import (
+    JobPlan,
     plan_job,
     rejections_sentence,
     require_few_rejections,
     require_masks,
     require_room,
+    require_unchanged,
 )
 from hslib.model import ModelInfo, choose_layers, placeholder_ids, read_model
 from hslib.parameters import ExtractionParameters
@@ -49,14 +51,17 @@ def input_problems(parameters: ExtractionParameters) -> list[HslibError]:
     """What is wrong with the model's folder, the rows, the store and its disk; empty = nothing.
 
     Of the rows: every file, and the first ones; where these are all, whether too many are rejected
-    or have masks of zeros.
+    or have masks of zeros, and whether the store holds other rows under their indices.
     """
     found = _Found()
     model = found.of(_known_model, parameters)
     layers = found.of(choose_layers, parameters.layers, model) if model else None
     survey = found.of(_check_rows, parameters, model)
     store = found.of(_check_store, parameters)
-    if model and layers is not None and survey and survey.num_rows <= _ROWS:
+    is_all = survey is not None and survey.num_rows <= _ROWS
+    if survey and is_all and store and parameters.on_changed_rows == "refuse":
+        found.of(_check_unchanged, parameters, survey, store)
+    if model and layers is not None and survey and is_all:
         states = len(layers) + parameters.store_final
         per_token = state_bytes(states, model.hidden_size)
         stored = per_token * CODECS[parameters.encoding].share(states, model.hidden_size)
@@ -114,14 +119,21 @@ def _check_store(parameters: ExtractionParameters) -> Store | None:
     return find_store(parameters.store_path)
 
 
-def _check_room(
+def _check_unchanged(parameters: ExtractionParameters, survey: Survey, store: Store) -> None:
+    """That the stored rows are the dataset's."""
+    plan = _plan(parameters, survey, store, (0, 0.0))
+    places = {"store": str(parameters.store_path), "dataset": parameters.dataset_source}
+    require_unchanged(plan, store.entries, survey, **places)
+
+
+def _plan(
     parameters: ExtractionParameters,
-    bytes_per_token: tuple[int, float],
     survey: Survey,
     store: Store | None,
-) -> None:
-    """That the states of the rows which are not stored yet fit on the store's disk."""
-    plan = plan_job(
+    bytes_per_token: tuple[int, float],
+) -> JobPlan:
+    """``bytes_per_token``: of a dump's states, and of a stored sample's."""
+    return plan_job(
         survey,
         store.journal_state if store else JournalState(),
         (),
@@ -130,5 +142,15 @@ def _check_room(
         state_bytes_per_token=bytes_per_token[0],
         stored_bytes_per_token=bytes_per_token[1],
     )
+
+
+def _check_room(
+    parameters: ExtractionParameters,
+    bytes_per_token: tuple[int, float],
+    survey: Survey,
+    store: Store | None,
+) -> None:
+    """That the states of the rows which are not stored yet fit on the store's disk."""
+    plan = _plan(parameters, survey, store, bytes_per_token)
     free = open_storage(parameters.store_path).free_bytes()
     require_room(plan, store_free=free, dump_free=sys.maxsize, num_shards=parameters.num_shards)

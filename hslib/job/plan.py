@@ -3,6 +3,8 @@
 Nothing here reads a file or a clock; :mod:`hslib.extract` brings the facts and acts.
 """
 
+import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -11,6 +13,10 @@ from hslib.errors import DatasetError, JobError
 from hslib.files import PAGE
 from hslib.store import Entry, JournalState, stored_bytes
 
+_LISTED = 20  # indices in an error
+_MOVED, _OTHER = "moved to another index", "have other input_ids"
+_MASK, _GONE = "have another loss_mask or id", "are rejected or gone"
+_CHANGES = (_MOVED, _OTHER, _MASK, _GONE)  # in the order in which they are said
 # beside the samples' files, rounded up
 _SMALL_FILES_BYTES, _JOURNAL_LINE_BYTES = 1 << 16, 2048
 
@@ -124,30 +130,57 @@ def _failed_the_same_row(state: JournalState, row: RowInfo) -> bool:
     return failed is not None and failed.digest == row.digest
 
 
-def require_unchanged(plan: JobPlan, stored: Mapping[int, Entry], survey: Survey) -> None:
+def require_unchanged(
+    plan: JobPlan, stored: Mapping[int, Entry], survey: Survey, *, store: str, dataset: str
+) -> None:
     """Refuse rows that differ from what the store holds under their index.
 
+    Args:
+        store, dataset: where they are, for the command that shows what differs.
+
     Raises:
-        DatasetError: with the indices, and whether the rows only moved.
+        DatasetError: with the first indices, and how many rows moved, have other ids, another
+            mask or id, or are no rows any more: each row counts once.
     """
     if not plan.changed:
         return
-    wanted = {row.index: row for row in survey.rows}
-    now_at = {row.digest: row.index for row in survey.rows}
-    gone = [i for i in plan.changed if i not in wanted]
-    here = [i for i in plan.changed if i in wanted]
-    moved = sum(stored[i].digest in now_at and now_at[stored[i].digest] != i for i in here)
-    mask_only = sum(stored[i].digest == wanted[i].digest for i in here)
-    why = f" ({rejections_sentence(survey)})" if gone and survey.rejections else ""
+    changes = _changes(plan, stored, survey)
+    counts = Counter(changes.values())
+    why = f" ({rejections_sentence(survey)})" if counts[_GONE] and survey.rejections else ""
+    cut = f"; the first {_LISTED} are listed" if len(plan.changed) > _LISTED else ""
+    words = ", ".join(f"{counts[name]} {name}" for name in _CHANGES if counts[name])
+    fix = (
+        "give the dataset that the store was made from (appending rows is fine), another "
+        "store_dir, or on_changed_rows = 'redo' to extract these rows again"
+    )
+    if set(counts) != {_MASK}:
+        command = f"python -m hslib diagnose {shlex.quote(store)} --dataset {shlex.quote(dataset)}"
+        fix = f"run `{command}` to see what differs; then {fix}"
+    if counts[_MASK] or any(r.reason == "padded" for r in survey.rejections if r.index in changes):
+        fix += "; stores of before December 2026 had masks from loss_mask alone, and took padded "
+        fix += "rows"
     raise DatasetError(
         f"{len(plan.changed)} stored rows are not the rows that the dataset has there now: "
-        f"{moved} of them moved to another index, {mask_only} have another loss_mask or id, "
-        f"{len(gone)} are rejected or gone{why}",
-        indices=list(plan.changed[:20]),
-        fix="give the dataset that the store was made from (appending rows is fine), another "
-        "store_dir, or on_changed_rows = 'redo' to extract these rows again; stores of before "
-        "December 2026 had masks from loss_mask alone, and took padded rows",
+        f"{words}{why}{cut}",
+        indices=list(plan.changed[:_LISTED]),
+        fix=fix,
     )
+
+
+def _changes(plan: JobPlan, stored: Mapping[int, Entry], survey: Survey) -> dict[int, str]:
+    """What became of each changed row; ids that are elsewhere now have moved."""
+    wanted = {row.index: row for row in survey.rows}
+    now = {row.digest for row in survey.rows}
+    found = {}
+    for index in plan.changed:
+        row, digest = wanted.get(index), stored[index].digest
+        if row is not None and row.digest == digest:
+            found[index] = _MASK
+        elif digest in now:
+            found[index] = _MOVED
+        else:
+            found[index] = _GONE if row is None else _OTHER
+    return found
 
 
 def require_masks(survey: Survey, max_share: float) -> None:

@@ -208,7 +208,13 @@ def prepare(parameters: ExtractionParameters, servers: Servers) -> Job:
     )
     stored = store.entries if store else {}
     if parameters.on_changed_rows == "refuse":
-        require_unchanged(plan, stored, survey)
+        require_unchanged(
+            plan,
+            stored,
+            survey,
+            store=str(parameters.store_path),
+            dataset=parameters.dataset_source,
+        )
     require_room(
         plan,
         store_free=open_storage(parameters.store_path).free_bytes(),

@@ -1,6 +1,7 @@
 """A dataset's ids made again in every way: which way they were made, and what differs."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -53,7 +54,10 @@ def test_the_demos_ids_are_its_tokenizers_own() -> None:
     compared = compare("", sample_limit=40)
     assert main_of(compared).differing == ()
     words = diagnosis.token_sentences(compared)
-    assert words == ["TOKENS AGREE: local plain gives the stored ids of all 40 rows."]
+    assert words == [
+        "TOKENS AGREE: the dataset's ids of all 40 rows are those made here with the tokenizer "
+        "(plain: template or text, and nothing else)."
+    ]
     other = next(c for c in compared if c.got.recipe == GENERATION)
     assert {code: len(rows) for code, rows in other.by_cause.items()} == {"generation_prompt": 40}
 
@@ -64,8 +68,11 @@ def test_the_way_that_ids_were_made_is_found(tmp_path: Path, vocabulary: Vocabul
         row["input_ids"] = vocabulary.encode_chat(row["messages"], GENERATION)
     compared = compare(write(tmp_path / "rows.jsonl", rows))
     words = "\n".join(diagnosis.token_sentences(compared))
-    assert "TOKENS DIFFER in 12 of 12 rows from local plain." in words
-    assert "The stored ids of all rows are those of local +generation prompt." in words
+    assert (
+        "TOKENS DIFFER in 12 of 12 rows: the dataset's ids are not those made here with the"
+        in words
+    )
+    assert "are those made here with the tokenizer (+generation prompt)." in words
     assert "Cure: tokenize the dataset again" in words
 
 
@@ -91,6 +98,35 @@ def test_mixed_causes_are_reported_as_a_mix(tmp_path: Path, vocabulary: Vocabula
     assert main.equal_counts >= 3
     line = diagnosis.pair_table([main]).iloc[0]
     assert line["equal ids"] == 15
+
+
+@pytest.mark.parametrize(
+    ("edit", "code", "words"),
+    [
+        (lambda ids: ids[1:], "first_token", "row 0 (line 1): dataset lacks the first token, "),
+        (
+            lambda ids: ids[:-1],
+            "eos",
+            "row 0 (line 1): dataset ends with 0 EOS, tokenizer with 1; ",
+        ),
+        (lambda ids: [ids[0], 99, *ids[2:]], "other_ids", " 1 of 20 ids differ, the lengths are"),
+        (
+            lambda ids: [ids[0], 7, *ids[2:]],
+            "other_ids",
+            " 1 of 20 ids differ, the lengths are equal; ",
+        ),
+    ],
+)
+def test_what_is_no_cut_and_no_template_is_not_called_that(
+    edit: Callable[[list[int]], list[int]], code: str, words: str, tmp_path: Path
+) -> None:
+    rows = [{**row, "input_ids": edit(row["input_ids"])} for row in demo_rows(9)]
+    compared = compare(write(tmp_path / "rows.jsonl", rows))
+    assert list(main_of(compared).by_cause) == [code]
+    text = "\n".join(diagnosis.token_sentences(compared))
+    assert words in text
+    assert re.search(r"at position \d+, after '.*': dataset .*, tokenizer ", text)
+    assert "expected" not in text and " got " not in text and "max_length" not in text
 
 
 def test_plain_text_rows_are_compared_too(tmp_path: Path, vocabulary: Vocabulary) -> None:
@@ -244,7 +280,7 @@ def test_a_real_servers_own_tokenisation_tells_the_template_variant(
     main = main_of(compared)
     assert main.got.name == "server plain"
     assert {code: len(found) for code, found in main.by_cause.items()} == {"generation_prompt": 8}
-    exact = [c.got.name for c in compared if c.expected.name == "stored" and not c.differing]
-    assert exact == ["local +generation prompt", "server +generation prompt"]
-    local_and_server = next(c for c in compared if c.name == "local plain / server plain")
+    exact = [c.got.name for c in compared if c.expected.name == "dataset" and not c.differing]
+    assert exact == ["tokenizer +generation prompt", "server +generation prompt"]
+    local_and_server = next(c for c in compared if c.name == "tokenizer plain / server plain")
     assert local_and_server.differing == ()

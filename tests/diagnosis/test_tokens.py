@@ -117,6 +117,20 @@ def test_a_cut_row(vocabulary: Vocabulary, ids: list[int]) -> None:
     assert framing.truncated(whole(ids, [*ids[:8], ids[3]], vocabulary)) is None
 
 
+def test_one_missing_token_is_no_cut(vocabulary: Vocabulary, ids: list[int]) -> None:
+    first, last = (vocabulary.decode(ids[at : at + 1 or None]) for at in (0, -1))
+    assert framing.one_token(whole(ids, ids[1:], vocabulary)) == (
+        "first_token",
+        f"got lacks the first token, {ids[0]} ({first!r})",
+    )
+    assert framing.one_token(whole(ids[:-1], ids, vocabulary)) == (
+        "last_token",
+        f"expected lacks the last token, {ids[-1]} ({last!r})",
+    )
+    assert framing.one_token(whole(ids, ids[2:], vocabulary)) is None
+    assert framing.one_token(whole(ids, [*ids[:3], *ids[4:]], vocabulary)) is None
+
+
 def test_special_ids_renamed_one_to_one(vocabulary: Vocabulary, ids: list[int]) -> None:
     end = vocabulary.encode("<|end|>", PLAIN)[0]
     moved = [vocabulary.size + 3 if n == end else n for n in ids]

@@ -71,7 +71,7 @@ def test_menus_narrow_each_other_and_change_the_picture() -> None:
     chosen = view.Explorer([compared([("the", "the")]), ROWS])
     assert "3 differ" in chosen.pair.options[0][0], "pairs that differ come first"
     codes = [code for _, code in chosen.cause.options]
-    assert set(codes) == {"", "stripped", "bos", "unknown", "="}
+    assert set(codes) == {"", "stripped", "bos", "other_ids", "="}
     chosen.cause.value = "bos"
     assert [value for _, value in chosen.row.options] == [2]
     assert "row 2" in chosen.picture.value
@@ -162,7 +162,7 @@ def test_the_terminal_compares_tokens_when_a_tokenizer_is_named(
     assert main([*arguments, "--dataset", str(data)]) == 1
     printed = capsys.readouterr().out
     assert "truncated: 1 row:" in printed
-    assert "row 1 (line 2): got stops" in printed or "row 1 (line 2): expected stops" in printed
+    assert "row 1 (line 2): dataset stops after" in printed
     assert "at position " in printed
 
 

@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from make.rows import random_sample
+from make.stores import store_samples
 
-from hslib import extract
+from hslib import demo, extract
+from hslib.dataset import Dataset, Limits, Sample
 from hslib.errors import HslibError, raise_all
 from hslib.job import input_problems, inputs
 from hslib.parameters import ExtractionParameters
@@ -132,3 +135,19 @@ def test_a_store_that_its_disk_cant_take_is_seen(job: Job, monkeypatch: pytest.M
     too_long = {"input_ids": [4] * 5000}  # rejected later, and takes no room
     require_none(job(GOOD, too_long, max_rejected_share=0.5))
     require_none(job(GOOD))
+
+
+def test_stored_rows_that_the_dataset_has_no_more_are_seen(job: Job, tmp_path: Path) -> None:
+    rows = [random_sample(i, 6, vocab_size=500) for i in range(4)]
+    lines = [{"input_ids": r.input_ids.tolist(), "id": r.id} for r in rows]
+    wanted = job(*lines, store_dir=str(tmp_path / "store"), model_path=str(demo.model_path()))
+    dataset = Dataset(wanted.dataset_source, Limits(512, 100))
+    samples = [row for row in dataset if isinstance(row, Sample)]
+    store_samples(tmp_path / "store", tmp_path / "dumps", samples)
+    require_none(wanted)
+    require_none(job(*lines, GOOD, store_dir=wanted.store_dir))
+    lines[2]["input_ids"] = [4, 5, 6]
+    text = said(job(*lines, store_dir=wanted.store_dir))
+    assert "1 stored rows are not the rows that the dataset has there now: 1 have other in" in text
+    assert f"python -m hslib diagnose {tmp_path / 'store'} --dataset {tmp_path}/rows.jsonl" in text
+    require_none(job(*lines, store_dir=wanted.store_dir, on_changed_rows="redo"))

@@ -99,6 +99,9 @@ def test_a_failed_row_that_changed_since_is_new_work() -> None:
     assert indices(plan([row(0)], known).todo) == [0]
 
 
+PLACES = {"store": "a store", "dataset": "rows.jsonl"}
+
+
 def test_moved_rows_are_refused_with_their_indices() -> None:
     before, after = (
         [row(0, digest="a"), row(1, digest="b")],
@@ -106,16 +109,39 @@ def test_moved_rows_are_refused_with_their_indices() -> None:
     )
     known = journal_state(ok=[entry(replace(r)) for r in before])
     found = plan(after, known)
-    with pytest.raises(DatasetError, match="2 of them moved") as caught:
-        require_unchanged(found, known.stored, survey(after))
+    with pytest.raises(DatasetError, match="2 moved to another index") as caught:
+        require_unchanged(found, known.stored, survey(after), **PLACES)
+    assert "python -m hslib diagnose 'a store' --dataset rows.jsonl" in caught.value.fix
+    assert "December" not in caught.value.fix
     assert caught.value.fields["indices"] == [0, 1]
 
 
 def test_another_mask_over_the_same_ids_is_a_changed_row() -> None:
     known = journal_state(ok=[replace(entry(row(0)), mask_digest="other")])
     found = plan([row(0)], known)
-    with pytest.raises(DatasetError, match="1 have another loss_mask or id"):
-        require_unchanged(found, known.stored, survey([row(0)]))
+    with pytest.raises(DatasetError, match="1 have another loss_mask or id") as caught:
+        require_unchanged(found, known.stored, survey([row(0)]), **PLACES)
+    assert "masks from loss_mask alone" in caught.value.fix
+    assert "diagnose" not in caught.value.fix, "it compares ids, and those are equal"
+
+
+def test_each_changed_row_is_counted_once_and_a_cut_list_says_so() -> None:
+    """25 with other ids, one moved onto a row that went, one with another mask, one gone."""
+    before = [row(i, digest=f"d{i}") for i in range(30)]
+    known = journal_state(ok=[entry(r) for r in before])
+    now = [row(i, digest=f"new{i}") for i in range(25)]
+    now += [row(25, digest="d28"), row(26, digest="d26"), row(27, digest="d27")]
+    stored = known.stored | {26: replace(known.stored[26], mask_digest="other")}
+    state = journal_state(ok=list(stored.values()))
+    found = plan(now, state)
+    with pytest.raises(DatasetError) as caught:
+        require_unchanged(found, state.stored, survey(now), **PLACES)
+    assert caught.value.message == (
+        "29 stored rows are not the rows that the dataset has there now: 1 moved to another "
+        "index, 26 have other input_ids, 1 have another loss_mask or id, 1 are rejected or gone; "
+        "the first 20 are listed"
+    )
+    assert caught.value.fields["indices"] == list(range(20))
 
 
 @pytest.mark.parametrize("num_shards", [1, 2, 3, 8])

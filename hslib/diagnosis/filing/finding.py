@@ -13,13 +13,14 @@ class Finding:
     """``samples`` int64: dataset indices, ascending.
 
     ``chance``: upper bound of the probability that unrelated data look like this; None where it
-    is not computed.
+    is not computed. ``examples``: of samples, where lengths are none.
     """
 
     code: str
     samples: np.ndarray
     evidence: str
     chance: float | None = None
+    examples: tuple[str, ...] = ()
 
     @property
     def cause(self) -> Cause:

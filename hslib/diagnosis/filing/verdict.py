@@ -32,12 +32,15 @@ class Verdict:
     """Findings, greatest first; the finding ``unknown`` holds what no cause explains.
 
     A finding ``other_dataset`` is the last one: it is of the log, and explains no sample.
+    ``by_ids``: what a comparison of ids says of all samples, "" where there was none; its findings
+    come first, and are of the kind ``dataset``.
     """
 
     findings: tuple[Finding, ...]
     num_compared: int
     num_mismatched: int
     is_decidable: bool = True  # whether the lengths could prove anything
+    by_ids: str = ""
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -76,21 +79,27 @@ class Verdict:
                 "Name another log, or a store, a journal or a dump directory."
             ]
         if not self.findings:
-            return [f"All {self.num_compared} compared samples agree; nothing to cure."]
+            return [
+                self.by_ids or f"All {self.num_compared} compared samples agree; nothing to cure."
+            ]
         lines = [_paragraph(f) for f in self.findings]
         return [*self._headlines(), *lines]
 
     def _headlines(self) -> list[str]:
-        lines = []
+        lines = [self.by_ids] if self.by_ids else []
         if OTHER_DATASET in self.codes:
             lines.append(
                 "THIS LOG IS NOT OF THIS DATASET: the dataset is left out of what follows."
             )
         counts = self.by_kind
+        if self.by_ids:
+            counts.pop("dataset", None)
         if not counts:
             return lines
         kind, *others = counts
         differ = f"{self.num_mismatched} of {self.num_compared} compared samples differ"
+        if self.by_ids:
+            differ = f"{sum(counts.values())} samples that are not stored differ in length"
         if kind == "unknown":
             word = "UNKNOWN" if self.is_decidable else "UNDECIDED, too little evidence"
         else:
@@ -131,6 +140,23 @@ class Diagnosis:
     observed: Observations
     filing: Filing
     verdict: Verdict
+
+    def with_ids(
+        self, headline: str, findings: Sequence[Finding], lengths: np.ndarray
+    ) -> "Diagnosis":
+        """The same with stored ids compared; ``lengths`` int64 [rows] is what the dataset has."""
+        observed = self.observed
+        here = (observed.indices < len(lengths)) & (observed.got == observed.expected)
+        expected = observed.expected.copy()
+        expected[here] = lengths[observed.indices[here]]
+        wrong = [f.samples for f in (*findings, *self.verdict.findings)]
+        verdict = replace(
+            self.verdict,
+            findings=(*findings, *self.verdict.findings),
+            num_mismatched=len(np.unique(np.concatenate(wrong))) if wrong else 0,
+            by_ids=headline,
+        )
+        return replace(self, observed=replace(observed, expected=expected), verdict=verdict)
 
 
 def diagnose_counts(observed: Observations, rows: Rows | None = None) -> Diagnosis:

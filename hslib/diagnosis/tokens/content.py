@@ -66,7 +66,7 @@ def special_text(difference: Difference) -> str | None:
         return None
     parsed = a if counts[0] > counts[1] else b
     token = next(n for n in parsed.ids if n in special)
-    name = "expected" if parsed is a else "got"
+    name = difference.pair.names[parsed is b]
     return f"{name} has {parsed.vocabulary.pieces([token])[0]} as a token, the other as text"
 
 
@@ -132,7 +132,7 @@ def template_text(difference: Difference) -> str | None:
     a, b = pair.expected.ids, pair.got.ids
     if (a and b) or not (a or b):
         return None
-    side, name = (pair.expected, "expected") if a else (pair.got, "got")
+    side, name = (pair.expected, pair.names[0]) if a else (pair.got, pair.names[1])
     marks = [n for n in side.ids if n in pair.special_ids]
     closed = side.ids[-1] in turn_ends(pair) or side.ids[0] in turn_ends(pair)
     if not (len(marks) >= 2 and (closed or difference.at_start)):

@@ -42,12 +42,14 @@ class Side:
 class Pair:
     """What was expected (stored ids, say) and what came (a server's, say).
 
-    ``join``: how many of the expected ids belong to the prompt; None = not known.
+    ``join``: how many of the expected ids belong to the prompt; None = not known. ``names``: what
+    the two are called in evidence.
     """
 
     expected: Side
     got: Side
     join: int | None = None
+    names: tuple[str, str] = ("expected", "got")
 
     @property
     def special_ids(self) -> frozenset[int]:
@@ -73,6 +75,7 @@ class Pair:
             replace(self.expected, ids=self.expected.ids[expected]),
             replace(self.got, ids=self.got.ids[got]),
             join,
+            self.names,
         )
 
 
@@ -175,7 +178,10 @@ def first_difference(pair: Pair, around: int = 4) -> str:
     before = "".join(text for _, text in readable(a.vocabulary, a.ids[max(0, at - around) : at]))
     sides = ((a, first.a_start, first.a_stop), (b, first.b_start, first.b_stop))
     words = [_quoted(side, start, min(stop, start + around)) for side, start, stop in sides]
-    return f"at position {at}, after {before!r}: expected {words[0]}, got {words[1]}"
+    return (
+        f"at position {at}, after {before!r}: {pair.names[0]} {words[0]}, "
+        f"{pair.names[1]} {words[1]}"
+    )
 
 
 def _quoted(side: Side, start: int, stop: int) -> str:

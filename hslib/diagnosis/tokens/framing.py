@@ -5,6 +5,7 @@ Each rule is a pure function of a :class:`Pair`; it returns the evidence in word
 
 from itertools import pairwise
 
+from hslib.diagnosis.catalogue import FIRST_TOKEN, LAST_TOKEN
 from hslib.diagnosis.tokens.differences import Ids, Pair, common_head, windows
 from hslib.diagnosis.tokens.tokenizers import Recipe, Vocabulary
 
@@ -19,8 +20,9 @@ def special_ids(pair: Pair) -> str | None:
         return None
     renamed = {(x, y) for x, y in zip(a, b, strict=True) if x != y}
     one_to_one = len({x for x, _ in renamed}) == len(renamed) == len({y for _, y in renamed})
-    special = pair.special_ids
-    if not one_to_one or not all(x in special or y in special for x, y in renamed):
+    special, size = pair.special_ids, pair.expected.vocabulary.size
+    is_special = all(n in special or n >= size for both in renamed for n in both)
+    if not one_to_one or not is_special:
         return None
     if any(x == y and x in {old for old, _ in renamed} for x, y in zip(a, b, strict=True)):
         return None
@@ -49,7 +51,7 @@ def other_vocabulary(pair: Pair) -> str | None:
     little_in_common = _agreeing_share(a.ids, b.ids) < 0.2
     if min(strange) > 0.1 or max(strange) < (0.05 if little_in_common else 0.3):
         return None
-    name = ("expected", "got")[strange[1] > strange[0]]
+    name = pair.names[strange[1] > strange[0]]
     return (
         f"the {name} ids are not of this vocabulary: decoded and tokenized again, "
         f"{max(strange):.0%} of them differ"
@@ -98,7 +100,7 @@ def leading_bos(pair: Pair) -> tuple[str | None, Pair]:
     rest = pair.cut(slice(counts[0], None), slice(counts[1], None))
     if counts[0] == counts[1]:
         return None, rest
-    return f"expected begins with {counts[0]} BOS, got with {counts[1]}", rest
+    return f"{pair.names[0]} begins with {counts[0]} BOS, {pair.names[1]} with {counts[1]}", rest
 
 
 def opened_turn(pair: Pair) -> tuple[str | None, Pair]:
@@ -115,7 +117,7 @@ def opened_turn(pair: Pair) -> tuple[str | None, Pair]:
     if goes_on or not _ends_alike(shorter, other, pair):
         return None, pair
     side = pair.expected if name == "expected" else pair.got
-    text = f"{name} ends with an opened turn: {side.vocabulary.decode(tail)!r}"
+    text = f"{pair.names[name == 'got']} ends with an opened turn: {side.vocabulary.decode(tail)!r}"
     cut = slice(0, len(shorter))
     whole = slice(0, None)
     return text, pair.cut(*((cut, whole) if name == "expected" else (whole, cut)))
@@ -182,14 +184,14 @@ def trailing_eos(pair: Pair) -> tuple[str | None, Pair]:
     rest = pair.cut(*(slice(0, n - c) for n, c in zip(lengths, counts, strict=True)))
     if common_head(rest.expected.ids[::-1], rest.got.ids[::-1]) == 0:
         return None, pair  # one of the two ends elsewhere: it was cut
-    return f"expected ends with {counts[0]} EOS, got with {counts[1]}", rest
+    return f"{pair.names[0]} ends with {counts[0]} EOS, {pair.names[1]} with {counts[1]}", rest
 
 
 def template_twice(pair: Pair) -> str | None:
     """One side is the whole other, wrapped into one more turn."""
     for inner, outer, name in (
-        (pair.expected, pair.got, "got"),
-        (pair.got, pair.expected, "expected"),
+        (pair.expected, pair.got, pair.names[1]),
+        (pair.got, pair.expected, pair.names[0]),
     ):
         if len(inner.ids) < 4 or len(outer.ids) <= len(inner.ids):
             continue
@@ -220,9 +222,26 @@ def truncated(pair: Pair) -> str | None:
     missing = len(longer) - len(shorter)
     if missing == 0 or not shorter:
         return None
-    name = "expected" if len(a) < len(b) else "got"
+    name = pair.names[len(b) < len(a)]
     if longer[: len(shorter)] == shorter:
         return f"{name} stops after {len(shorter)} tokens, {missing} are missing"
     if longer[missing:] == shorter and shorter[0] not in pair.special_ids:
         return f"{name} lacks the first {missing} tokens"
+    return None
+
+
+def one_token(pair: Pair) -> tuple[str, str] | None:
+    """(code, evidence): only the first, or only the last, token is missing on one side."""
+    a, b = pair.expected.ids, pair.got.ids
+    shorter, longer = sorted((a, b), key=len)
+    if len(longer) - len(shorter) != 1 or not shorter:
+        return None
+    short, long = (pair.expected, pair.got) if len(a) < len(b) else (pair.got, pair.expected)
+    name = pair.names[short is pair.got]
+    for code, which, rest, token in (
+        (FIRST_TOKEN, "first", longer[1:], longer[:1]),
+        (LAST_TOKEN, "last", longer[:-1], longer[-1:]),
+    ):
+        if rest == shorter:
+            return code, f"{name} lacks the {which} token, {token[0]} ({long.shown(token)})"
     return None

@@ -4,23 +4,39 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from hslib.diagnosis.catalogue import CATALOGUE
+from hslib.diagnosis.catalogue import CATALOGUE, UNKNOWN_CAUSE
 from hslib.diagnosis.filing.finding import ranges
 from hslib.diagnosis.rows import LeftOut, TextRow, row_name
 from hslib.diagnosis.tokens.causes import Comparison, compare
 from hslib.diagnosis.tokens.differences import Ids, Pair, Side, first_difference, windows
 from hslib.diagnosis.tokens.tokenizers import Recipe, RenderError, Vocabulary
 
-STORED = "stored"
+DATASET = "dataset"
+_READ_BOTH = "read both texts: was one of them changed after the ids were made?"
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Where ids come from: stored in the dataset (``recipe`` None), or made by a vocabulary."""
+    """Where ids come from: the dataset's rows (``recipe`` None), or made by a vocabulary."""
 
     name: str
     vocabulary: Vocabulary
     recipe: Recipe | None
+
+    @property
+    def side(self) -> str:
+        """What evidence calls it."""
+        return DATASET if self.recipe is None else self.vocabulary.name
+
+    @property
+    def words(self) -> str:
+        """Completes "the ids are those ..."."""
+        if self.recipe is None:
+            return "of the dataset"
+        maker = "by" if self.vocabulary.name == "server" else "here with"
+        is_plain = self.recipe == Recipe()
+        what = "plain: template or text, and nothing else" if is_plain else self.recipe.name
+        return f"made {maker} the {self.vocabulary.name} ({what})"
 
     def ids(self, row: TextRow) -> Ids:
         if self.recipe is None:
@@ -92,30 +108,30 @@ def recipes_for(vocabulary: Vocabulary, rows: Sequence[TextRow]) -> list[Recipe]
 def sources(
     rows: Sequence[TextRow], vocabularies: Iterable[Vocabulary], reader: Vocabulary
 ) -> list[Source]:
-    """Stored ids first, then every vocabulary with each recipe.
+    """The dataset's ids first, then every vocabulary with each recipe.
 
     Args:
-        reader: the vocabulary in which stored ids are read.
+        reader: the vocabulary in which the dataset's ids are read.
     """
     made = [
         Source(f"{vocabulary.name} {recipe.name}", vocabulary, recipe)
         for vocabulary in vocabularies
         for recipe in recipes_for(vocabulary, rows)
     ]
-    return [Source(STORED, reader, None), *made]
+    return [Source(DATASET, reader, None), *made]
 
 
 def compare_all(
     rows: Sequence[TextRow], found: Sequence[Source], left_out: Sequence[LeftOut] = ()
 ) -> list[Compared]:
-    """Compare stored ids with every other source, and plain sources with the first plain one.
+    """Compare the dataset's ids with every other source, plain ones with the first plain one.
 
     A recipe that the template or the server refuses for all rows is left out; a row that the
     plain recipe can't render is named.
     """
-    stored, *made = found
+    own, *made = found
     plain = [source for source in made if source.recipe == Recipe()]
-    pairs = [(stored, source) for source in made]
+    pairs = [(own, source) for source in made]
     pairs += [(plain[0], source) for source in plain[1:]]
     known = {row.ids: row.index for row in rows}
     compared = [_compare(rows, expected, got, known, left_out) for expected, got in pairs]
@@ -139,14 +155,14 @@ def _compare(
                 LeftOut(row.index, row.line, error.fields["reason"], error.message, error.fix)
             )
             continue
-        pair = Pair(*sides, join=row.prompt_tokens)
+        pair = Pair(*sides, join=row.prompt_tokens, names=(expected.side, got.side))
         comparisons.append(compare(row.index, pair, known, row.line))
     return Compared(expected, got, tuple(comparisons), tuple(refused))
 
 
 def reference(compared: Sequence[Compared]) -> Compared | None:
-    """The comparison of stored ids with the server's plain ones, or else the tokenizer's."""
-    mine = [c for c in compared if c.expected.name == STORED and c.got.recipe == Recipe()]
+    """The comparison of the dataset's ids with the server's plain ones, or else the tokenizer's."""
+    mine = [c for c in compared if c.expected.name == DATASET and c.got.recipe == Recipe()]
     return next((c for c in mine if c.got.vocabulary.name == "server"), mine[0] if mine else None)
 
 
@@ -154,34 +170,38 @@ def token_sentences(compared: Sequence[Compared]) -> list[str]:
     """The verdict on tokens in words."""
     main = reference(compared)
     if main is None:
-        return ["TOKENS NOT COMPARED: no row holds input_ids beside messages or text."]
+        return ["TOKENS NOT MADE AGAIN: no row holds input_ids beside messages or text."]
     total = len(main.comparisons)
     left_out = _left_out_words(main.left_out)
     if not total:
         return ["TOKENS NOT COMPARED: no row could be rendered.", *left_out]
     if not main.differing:
-        words = f"TOKENS AGREE: {main.got.name} gives the stored ids of all {total} rows."
+        words = f"TOKENS AGREE: the dataset's ids of all {total} rows are those {main.got.words}."
         return [words, *left_out]
-    lines = [f"TOKENS DIFFER in {len(main.differing)} of {total} rows from {main.got.name}."]
+    lines = [
+        f"TOKENS DIFFER in {len(main.differing)} of {total} rows: the dataset's ids are not those "
+        f"{main.got.words}."
+    ]
     if main.equal_counts:
         lines[0] += f" In {main.equal_counts} of them the counts agree: counts prove nothing."
-    exact = [c for c in compared if c.expected.name == STORED and c.comparisons]
+    exact = [c for c in compared if c.expected.name == DATASET and c.comparisons]
     exact = [c for c in exact if not c.differing and len(c.comparisons) >= total]
     if exact:
-        lines.append(f"The stored ids of all rows are those of {exact[0].got.name}.")
+        lines.append(f"The dataset's ids of all rows are those {exact[0].got.words}.")
     return [*lines, *(_cause_words(code, rows) for code, rows in main.by_cause.items()), *left_out]
 
 
 def _cause_words(code: str, rows: Sequence[Comparison]) -> str:
     """With the clearest example: a row of few causes."""
     cause = CATALOGUE[code]
+    cure = _READ_BOTH if code == UNKNOWN_CAUSE else cause.cure
     shown = min(rows, key=lambda row: len(row.codes))
     evidence = next(reason.evidence for reason in shown.reasons if reason.code == code)
     where = first_difference(shown.pair)
     evidence = f"{evidence}; {where}" if evidence else where
     return (
         f"{code}: {len(rows)} row{'s' * (len(rows) != 1)}: {cause.title}.\n"
-        f"  Evidence: {row_name(shown.index, shown.line)}: {evidence}.\n  Cure: {cause.cure}."
+        f"  Evidence: {row_name(shown.index, shown.line)}: {evidence}.\n  Cure: {cure}."
     )
 
 

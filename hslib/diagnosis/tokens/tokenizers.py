@@ -50,7 +50,7 @@ class Vocabulary:
     """A Hugging Face tokenizer, as the comparison of two tokenisations needs it."""
 
     tokenizer: "PreTrainedTokenizerBase"
-    name: str = "local"
+    name: str = "tokenizer"
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
@@ -214,4 +214,4 @@ def load_vocabulary(
         raise DatasetError(
             "this model has no tokenizer in Python", path=str(path), fix="set slow_tokenizer False"
         )
-    return Vocabulary(tokenizer, "slow" if slow else "local")
+    return Vocabulary(tokenizer, "slow tokenizer" if slow else "tokenizer")

@@ -1,0 +1,54 @@
+"""What a store, or a journal alone, says of its samples' ids."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hslib.diagnosis.ids.change import Text
+from hslib.diagnosis.ids.comparison import IdComparison, compare_ids, place
+from hslib.diagnosis.rows import Rows
+from hslib.errors import HslibError, StoreError
+from hslib.store import Entry, Store, combine, read_journal, read_store_url
+
+_READ = 2000  # samples whose rows changed; of the others the digest is enough
+
+
+def compare_stored(evidence: str, rows: Rows, text: Text) -> IdComparison | None:
+    """Stored ids against the dataset's rows.
+
+    None for a log or dumps, and where no row of the dataset has ids.
+    """
+    store, entries = _entries(evidence)
+    digests = {entry.index: entry.digest for entry in entries if entry.digest}
+    if not digests or not (rows.lengths > 0).any():
+        return None
+    places = place(digests, rows)
+    tokens = _tokens(store, places.changed[:_READ]) if store is not None else {}
+    return compare_ids(places, tokens, rows, text)
+
+
+def _entries(evidence: str) -> tuple[Store | None, Iterable[Entry]]:
+    """As :func:`~hslib.diagnosis.filing.observations.read_any` finds them."""
+    at = read_store_url(evidence)
+    if isinstance(at, Path) and at.is_file():
+        is_journal = at.suffix == ".jsonl"
+        return None, combine(read_journal(at)).stored.values() if is_journal else ()
+    for url in [at, at / "store"] if isinstance(at, Path) else [at]:
+        try:
+            store = Store(url)
+        except (HslibError, OSError):
+            continue
+        return store, store.entries.values()
+    return None, ()
+
+
+def _tokens(store: Store, samples: Sequence[int]) -> dict[int, np.ndarray]:
+    """int64 [T] of each; nothing where a file is gone, which ``verify`` is there to say."""
+    try:
+        return {
+            index: kept.input_ids.numpy()
+            for index, kept in zip(samples, store.tokens(samples), strict=True)
+        }
+    except StoreError:
+        return {}
