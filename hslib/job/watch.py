@@ -1,13 +1,18 @@
 """How a job in another process stands, read from its ``progress.json``.
 
-A job renews that file twice a second. Which runs are one job's shards stands in ``run.json``.
+A job renews that file twice a second. Before its first word it starts a server, under the run's
+lock. Which runs are one job's shards stands in ``run.json``.
 """
 
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hslib.job.progress import ProgressState, ReplicaState, log_line, time_words
+from hslib.job.progress import ProgressState, ReplicaState, duration, log_line, time_words
 from hslib.job.record import read_record
+from hslib.server import launch
+from hslib.server.job_lock import job_since
+from hslib.server.processes import is_alive
 
 STALE_S = 4.0  # a dead job is called dead within five seconds
 
@@ -48,6 +53,19 @@ def is_at_work(state: ProgressState | None, now: float) -> bool:
     return state is not None and state.state == "running" and now - state.updated_at <= STALE_S
 
 
+def starting_since(run_path: Path, state: ProgressState | None) -> float | None:
+    """When a job began that has not told of itself yet, as its servers start; unix seconds.
+
+    Args:
+        state: the last word in the run, perhaps of an earlier job.
+    """
+    server = launch.read_state(run_path)
+    # there are file systems without locks, and kernels that hold theirs from one job to the next
+    launched = server.launched_at if server and server.for_job and is_alive(server) else 0.0
+    begun = max(job_since(run_path) or 0.0, launched)
+    return begun if begun > (state.updated_at if state else 0.0) else None
+
+
 def is_dead(state: ProgressState, now: float) -> bool:
     """Whether a job said that it runs, and then nothing more. Pure."""
     return state.state == "running" and now - state.updated_at > STALE_S
@@ -78,6 +96,12 @@ def facts(state: ProgressState, now: float) -> list[tuple[str, str]]:
     if state.message:
         found.append(("message", state.message))
     return found
+
+
+def starting_words(since: float, now: float) -> str:
+    """What a job does that has not told of itself yet. Pure."""
+    when = time.strftime("%H:%M:%S", time.localtime(since))
+    return f"starting its server since {when} ({duration(max(0.0, now - since))})"
 
 
 def _how_it_stands(state: ProgressState, now: float) -> str:

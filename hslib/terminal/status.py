@@ -50,7 +50,7 @@ def _require(run_dir: Path) -> None:
 
 def _watch(run_path: Path, seconds: float) -> int:
     """Show it until the job has ended; before it begins, what is waited for."""
-    from hslib.job import find_runs, is_at_work, read_progress
+    from hslib.job import find_runs
 
     has_begun = False
     while True:
@@ -58,8 +58,8 @@ def _watch(run_path: Path, seconds: float) -> int:
             print("\x1b[2J\x1b[H", end="")  # clears the terminal
         # before it is shown: it may end meanwhile
         runs = find_runs(run_path)
-        at_work = any(is_at_work(read_progress(run), time.time()) for run in runs)
-        has_begun = has_begun or at_work or (bool(runs) and all(map(_has_ended, runs)))
+        at_work = any(map(_is_at_work, runs or [run_path]))
+        has_begun = has_begun or at_work or bool(runs)
         code = _show(run_path)
         if has_begun and not at_work:
             return code
@@ -69,17 +69,12 @@ def _watch(run_path: Path, seconds: float) -> int:
         time.sleep(seconds)
 
 
-def _has_ended(run_path: Path) -> bool:
-    """Whether a job was here, and no server was started since for the next."""
-    from hslib.job import read_progress
-    from hslib.server import launch
-    from hslib.server.processes import is_alive
+def _is_at_work(run_path: Path) -> bool:
+    """Whether a job works, or starts its server."""
+    from hslib.job import is_at_work, read_progress, watch
 
-    state, server = read_progress(run_path), launch.read_state(run_path)
-    if state is None:
-        return False
-    waits = server is not None and server.for_job and server.launched_at > state.updated_at
-    return not (waits and server is not None and is_alive(server))
+    state = read_progress(run_path)
+    return is_at_work(state, time.time()) or watch.starting_since(run_path, state) is not None
 
 
 def _show(run_path: Path) -> int:
@@ -106,11 +101,16 @@ def _show_run(run_path: Path) -> int:
     facts = launch.status(run_path)
     for name, value in facts.items():
         print(f"{name:>12}: {value}")
-    state = read_progress(run_path)
+    state, now = read_progress(run_path), time.time()
+    since = watch.starting_since(run_path, state)
+    if since is not None:
+        print(f"{'job':>12}: {watch.starting_words(since, now)}")
+        if state is not None:
+            print(f"{'before':>12}: {watch.facts(state, now)[0][1]}")
+        return 0
     if state is None:
         print(f"{'job':>12}: none in this run")
         return int(facts["server"] != "running")
-    now = time.time()
     for name, words in watch.facts(state, now):
         print(f"{name:>12}: {words}")
     unfinished = state.state != "running" and watch.unfinished_rows(state) > 0

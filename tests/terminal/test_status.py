@@ -13,6 +13,7 @@ from make.progress import progress as state
 from make.waits import wait_until
 
 from hslib.job import RunRecord
+from hslib.job.progress import State
 from hslib.server.launch import ServerState
 from hslib.server.processes import process_mark
 from hslib.terminal import main
@@ -95,10 +96,43 @@ def test_a_run_that_goes_on_is_waited_for_while_its_server_starts(tmp_path: Path
         seen = [process.stdout.readline() for _ in range(25)]
         assert any("answers: not yet, starting for" in line for line in seen)
         assert any("loading weights" in line for line in seen)
-        assert any("waiting: for a job" in line for line in seen)
+        assert any("job: starting its server since" in line for line in seen)
+        assert any("before: interrupted: run again to resume" in line for line in seen)
+        assert not any("waiting: for a job" in line for line in seen)
         tell(tmp_path, **DONE, updated_at=time.time())
         process.stdout.read()
         assert process.wait(20) == 0
+
+
+STARTING = """
+import sys, time
+from pathlib import Path
+from hslib.server import run_lock
+lock = run_lock(Path(sys.argv[1]), sys.argv[2])
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("before", [None, "interrupted", "finished"])
+def test_a_job_that_holds_the_run_and_has_not_told_of_itself_starts(
+    tmp_path: Path, capsys: Captured, before: State | None
+) -> None:
+    if before is not None:
+        tell(tmp_path, state=before)
+    words = dict.fromkeys(("job", "answers", "none"), False)
+    for role in words:
+        command = [sys.executable, "-c", STARTING, str(tmp_path), role]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None and process.stdout.readline() == "held\n"
+            code = main(["status", str(tmp_path)])
+            words[role] = "job: starting its server since" in capsys.readouterr().out
+            process.kill()
+        assert code == (role != "job")
+    assert words == {"job": True, "answers": False, "none": False}
+    tell(tmp_path, **DONE, updated_at=time.time())
+    assert main(["status", str(tmp_path)]) == 0
+    assert "job: finished" in capsys.readouterr().out
 
 
 def test_the_shards_of_an_array_are_shown_one_by_one(tmp_path: Path, capsys: Captured) -> None:
