@@ -8,11 +8,12 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hslib.job.progress import ProgressState, ReplicaState, duration, log_line, time_words
+from hslib.job.progress import ProgressState, ReplicaState, duration, time_words
 from hslib.job.record import read_record
 from hslib.server import launch
 from hslib.server.job_lock import job_since
 from hslib.server.processes import is_alive
+from hslib.store import size_words
 
 STALE_S = 4.0  # a dead job is called dead within five seconds
 
@@ -84,7 +85,7 @@ def facts(state: ProgressState, now: float) -> list[tuple[str, str]]:
     )
     found = [
         ("job", _how_it_stands(state, now)),
-        ("progress", log_line(state, None)),
+        ("progress", progress_words(state)),
         ("rows", rows),
     ]
     if state.state == "running":
@@ -93,7 +94,7 @@ def facts(state: ProgressState, now: float) -> list[tuple[str, str]]:
     reasons = sorted(state.reasons.items(), key=lambda item: -item[1])
     found += [("failed", f"{count} x {reason}") for reason, count in reasons]
     found += [("disk left", _disk(state, name)) for name in sorted(state.free_bytes)]
-    if state.message:
+    if state.message and state.state == "failed":
         found.append(("message", state.message))
     return found
 
@@ -102,6 +103,16 @@ def starting_words(since: float, now: float) -> str:
     """What a job does that has not told of itself yet. Pure."""
     when = time.strftime("%H:%M:%S", time.localtime(since))
     return f"starting its server since {when} ({duration(max(0.0, now - since))})"
+
+
+def progress_words(state: ProgressState) -> str:
+    """What is done of what was asked, and how fast; :func:`time_words` say how long. Pure."""
+    done = state.asked - unfinished_rows(state)
+    return (
+        f"{done:,} of {state.asked:,} rows, {state.samples_per_s:,.2f} samples/s, "
+        f"{state.tokens_per_s:,.0f} tokens/s, {state.mb_per_s:,.1f} MB/s, "
+        f"{size_words(state.size_bytes)} written"
+    )
 
 
 def _how_it_stands(state: ProgressState, now: float) -> str:

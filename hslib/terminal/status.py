@@ -4,9 +4,13 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from hslib.job import ProgressState
+    from hslib.server.launch import ServerState
 
 
 def status(
@@ -93,15 +97,33 @@ def _show(run_path: Path) -> int:
     return max(*codes, int(missing > 0))
 
 
+def _server(
+    facts: dict[str, str], server: "ServerState | None", job: "ProgressState | None"
+) -> dict[str, str]:
+    """The server's facts; one that a job started ends with it, which is no death. Pure."""
+    has_ended = (
+        server is not None
+        and job is not None
+        and server.for_job
+        and job.state in ("finished", "interrupted")
+        and job.updated_at > server.launched_at
+    )
+    if has_ended and facts["server"] == "dead":
+        return facts | {"server": "stopped, with its job"}
+    if has_ended and facts.get("answers", "").startswith("not yet"):
+        return facts | {"server": "stopping, with its job", "answers": "not any more"}
+    return facts
+
+
 def _show_run(run_path: Path) -> int:
     """Print the job's last word, whether its process lives, and the server; the exit code."""
     from hslib.job import read_progress, watch
     from hslib.server import launch
 
-    facts = launch.status(run_path)
+    state, now = read_progress(run_path), time.time()
+    facts = _server(launch.status(run_path), launch.read_state(run_path), state)
     for name, value in facts.items():
         print(f"{name:>12}: {value}")
-    state, now = read_progress(run_path), time.time()
     since = watch.starting_since(run_path, state)
     if since is not None:
         print(f"{'job':>12}: {watch.starting_words(since, now)}")

@@ -33,6 +33,24 @@ def watching(run: Path, **pipes: Any) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, text=True, **{"stdout": subprocess.PIPE, **pipes})
 
 
+def record_server(run: Path, **changes: Any) -> None:
+    """A job's server that is this process, and answers nobody."""
+    facts = {
+        "url": "http://127.0.0.1:9",
+        "pid": os.getpid(),
+        "process_mark": process_mark(os.getpid()),
+        "launched_at": 0.0,
+        "model_path": "m",
+        "boundaries": (1,),
+        "dump_dir": str(run),
+        "log": str(run / "server.log"),
+        "budget_bytes": 1,
+        "for_job": True,
+    }
+    server = ServerState.model_validate({**facts, **changes})
+    (run / "server.json").write_text(server.model_dump_json())
+
+
 DONE = {"state": "finished", "ok": 93, "failed": 0, "reasons": {}}
 
 
@@ -78,19 +96,7 @@ def test_a_run_that_goes_on_is_waited_for_while_its_server_starts(tmp_path: Path
     """The last word is the one before; the server was started after it."""
     tell(tmp_path, state="interrupted", updated_at=time.time() - 60)
     (tmp_path / "server.log").write_text("Load weight begin. avail mem=19.63 GB\n")
-    server = ServerState(
-        url="http://127.0.0.1:9",
-        pid=os.getpid(),
-        process_mark=process_mark(os.getpid()),
-        launched_at=time.time() - 5,
-        model_path="m",
-        boundaries=(1,),
-        dump_dir=str(tmp_path),
-        log=str(tmp_path / "server.log"),
-        budget_bytes=1,
-        for_job=True,
-    )
-    (tmp_path / "server.json").write_text(server.model_dump_json())
+    record_server(tmp_path, launched_at=time.time() - 5)
     with watching(tmp_path) as process:
         assert process.stdout is not None
         seen = [process.stdout.readline() for _ in range(25)]
@@ -102,6 +108,26 @@ def test_a_run_that_goes_on_is_waited_for_while_its_server_starts(tmp_path: Path
         tell(tmp_path, **DONE, updated_at=time.time())
         process.stdout.read()
         assert process.wait(20) == 0
+
+
+def test_a_server_that_ends_with_its_job_is_not_dead_and_does_not_start(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    def shown(state: State, **server: Any) -> str:
+        tell(tmp_path, **{**DONE, "state": state, "message": "stopped at once"})
+        record_server(tmp_path, **server)
+        main(["status", str(tmp_path)])
+        return capsys.readouterr().out
+
+    ending = shown("interrupted")
+    assert "server: stopping, with its job" in ending and "not yet" not in ending
+    assert "ETA" not in ending and "elapsed" not in ending
+    assert "message" not in ending
+    assert "server: stopped, with its job" in shown("interrupted", process_mark="gone")
+    assert "server: dead" in shown("running", process_mark="gone"), "the job lost it"
+    assert "server: dead" in shown("finished", process_mark="gone", for_job=False)
+    assert "not yet, starting" in shown("finished", launched_at=time.time()), "for the next job"
+    assert "message: stopped at once" in shown("failed", process_mark="gone")
 
 
 STARTING = """
