@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from hslib.dataset import Dataset, Limits, Survey
 from hslib.errors import DatasetError, HslibError
 from hslib.job.plan import (
+    JobPlan,
     plan_job,
     rejections_sentence,
     require_few_rejections,
@@ -45,11 +46,16 @@ def _has_server(parameters: ExtractionParameters) -> bool:
     return state is not None and is_alive(state)
 
 
-def input_problems(parameters: ExtractionParameters) -> list[HslibError]:
+def input_problems(
+    parameters: ExtractionParameters, tell: Callable[[str], None] = lambda _line: None
+) -> list[HslibError]:
     """What is wrong with the model's folder, the rows, the store and its disk; empty = nothing.
 
     Of the rows: every file, and the first ones; where these are all, whether too many are rejected
     or have masks of zeros.
+
+    Args:
+        tell: called with how much of them is stored already, where all were read.
     """
     found = _Found()
     model = found.of(_known_model, parameters)
@@ -63,7 +69,9 @@ def input_problems(parameters: ExtractionParameters) -> list[HslibError]:
         longest = parameters.max_tokens or parameters.context_length or model.context_length
         rows = [row for row in survey.rows if row.num_tokens <= longest]  # others are rejected
         survey = dataclasses.replace(survey, rows=rows)
-        found.of(_check_room, parameters, (per_token, stored), survey, store)
+        plan = found.of(_plan_within, parameters, (per_token, stored), survey, store)
+        if plan and plan.done:
+            tell(_stored_words(plan))
     return found.problems
 
 
@@ -114,13 +122,21 @@ def _check_store(parameters: ExtractionParameters) -> Store | None:
     return find_store(parameters.store_path)
 
 
-def _check_room(
+def _stored_words(plan: JobPlan) -> str:
+    """Before a server is started: it takes minutes, also where nothing is left to do."""
+    words = f"{len(plan.done):,} of {plan.num_rows:,} rows are stored already"
+    if plan.todo:
+        return words
+    return f"{words}; a server is asked whether they are of the model that it serves"
+
+
+def _plan_within(
     parameters: ExtractionParameters,
     bytes_per_token: tuple[int, float],
     survey: Survey,
     store: Store | None,
-) -> None:
-    """That the states of the rows which are not stored yet fit on the store's disk."""
+) -> JobPlan:
+    """What is to do; that the states of the rows which are not stored yet fit on the disk."""
     plan = plan_job(
         survey,
         store.journal_state if store else JournalState(),
@@ -132,3 +148,4 @@ def _check_room(
     )
     free = open_storage(parameters.store_path).free_bytes()
     require_room(plan, store_free=free, dump_free=sys.maxsize, num_shards=parameters.num_shards)
+    return plan

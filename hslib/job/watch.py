@@ -94,7 +94,7 @@ def facts(state: ProgressState, now: float) -> list[tuple[str, str]]:
     reasons = sorted(state.reasons.items(), key=lambda item: -item[1])
     found += [("failed", f"{count} x {reason}") for reason, count in reasons]
     found += [("disk left", _disk(state, name)) for name in sorted(state.free_bytes)]
-    if state.message and state.state == "failed":
+    if state.message and state.state != "interrupted":
         found.append(("message", state.message))
     return found
 
@@ -120,7 +120,10 @@ def _how_it_stands(state: ProgressState, now: float) -> str:
     if is_dead(state, now):
         silent_s = now - state.updated_at
         return f"DEAD (process {state.pid} has written nothing for {silent_s:.0f} s): {left}"
-    return f"interrupted: {left}" if state.state == "interrupted" else state.state
+    if state.state == "interrupted":
+        why = f" ({state.message})" if state.message else ""
+        return f"interrupted{why}: {left}"
+    return state.state
 
 
 def _replica(replica: ReplicaState) -> str:

@@ -3,9 +3,13 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fakes.server import FakeServer
+from make import jobs
+from make.rows import random_sample
 
 from hslib import extract
 from hslib.errors import HslibError, raise_all
@@ -132,3 +136,23 @@ def test_a_store_that_its_disk_cant_take_is_seen(job: Job, monkeypatch: pytest.M
     too_long = {"input_ids": [4] * 5000}  # rejected later, and takes no room
     require_none(job(GOOD, too_long, max_rejected_share=0.5))
     require_none(job(GOOD))
+
+
+@pytest.mark.parametrize("more", [0, 2])
+def test_what_is_stored_already_is_said_while_servers_start(
+    fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    rows = [random_sample(i, 5 + i) for i in range(4)]
+    jobs.run(jobs.wanted(fake, tmp_path, rows[: 4 - more]))
+
+    def start(_parameters: ExtractionParameters, tell: Callable[[str], None]) -> Any:
+        tell("importing SGLang")
+        tell("ready: it answers")
+        return SimpleNamespace(locks=[])
+
+    monkeypatch.setattr("hslib.server.endpoints.open_endpoints", start)
+    lines: list[str] = []
+    extract.open_servers(jobs.wanted(fake, tmp_path, rows), lines.append)
+    done = f"importing SGLang; {4 - more} of 4 rows are stored already"
+    asked = "" if more else "; a server is asked whether they are of the model that it serves"
+    assert lines == [done + asked, "ready: it answers"]
