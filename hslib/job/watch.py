@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hslib.job.progress import ProgressState, ReplicaState, duration, time_words
+from hslib.job.progress import ProgressState, ReplicaState, duration, read_progress, time_words
 from hslib.job.record import read_record
 from hslib.server import launch
 from hslib.server.job_lock import job_since
@@ -97,6 +97,12 @@ def facts(state: ProgressState, now: float) -> list[tuple[str, str]]:
     if state.message and state.state != "interrupted":
         found.append(("message", state.message))
     return found
+
+
+def is_busy(run_path: Path, now: float) -> bool:
+    """Whether a job works here, or starts its server."""
+    state = read_progress(run_path)
+    return is_at_work(state, now) or starting_since(run_path, state) is not None
 
 
 def starting_words(since: float, now: float) -> str:

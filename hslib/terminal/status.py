@@ -54,7 +54,7 @@ def _require(run_dir: Path) -> None:
 
 def _watch(run_path: Path, seconds: float) -> int:
     """Show it until the job has ended; before it begins, what is waited for."""
-    from hslib.job import find_runs
+    from hslib.job import find_runs, watch
 
     has_begun = False
     while True:
@@ -62,7 +62,7 @@ def _watch(run_path: Path, seconds: float) -> int:
             print("\x1b[2J\x1b[H", end="")  # clears the terminal
         # before it is shown: it may end meanwhile
         runs = find_runs(run_path)
-        at_work = any(map(_is_at_work, runs or [run_path]))
+        at_work = any(watch.is_busy(run, time.time()) for run in runs or [run_path])
         has_begun = has_begun or at_work or bool(runs)
         code = _show(run_path)
         if has_begun and not at_work:
@@ -71,14 +71,6 @@ def _watch(run_path: Path, seconds: float) -> int:
             print(f"{'waiting':>12}: for a job to begin in {run_path}; Ctrl-C ends the waiting")
         print(flush=True)
         time.sleep(seconds)
-
-
-def _is_at_work(run_path: Path) -> bool:
-    """Whether a job works, or starts its server."""
-    from hslib.job import is_at_work, read_progress, watch
-
-    state = read_progress(run_path)
-    return is_at_work(state, time.time()) or watch.starting_since(run_path, state) is not None
 
 
 def _show(run_path: Path) -> int:

@@ -172,6 +172,38 @@ def test_a_notebook_that_was_cut_off_says_so(tmp_path: Path) -> None:
     assert report.verdict == "Only 3 cells have run."
 
 
+@pytest.mark.parametrize(
+    ("ended", "busy", "state", "verdict"),
+    [
+        (None, True, "running", "At work: 3 cells have run."),
+        (None, False, "unfinished", "Only 3 cells have run."),
+        ("2026-01-30T14:05:00", False, "interrupted", "Interrupted: only 3 cells have run."),
+        ("2026-01-30T14:05:00", True, "interrupted", "Interrupted: only 3 cells have run."),
+    ],
+)
+def test_an_interrupted_notebook_is_told_from_one_at_work_and_shows_no_empty_headings(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ended: str | None,
+    busy: bool,
+    state: str,
+    verdict: str,
+) -> None:
+    monkeypatch.setattr("hslib.job.watch.job_since", lambda _run: 2e9 if busy else None)
+    cells = sound()
+    cells[0].source = "# 03 · Are they there?"
+    cells[6].execution_count = cells[8].execution_count = None
+    cells[6].outputs = cells[8].outputs = []
+    nb = new_notebook(cells=cells)
+    nb.metadata.papermill = {"end_time": ended}
+    nbformat.write(nb, tmp_path / "03_x.ipynb")
+    (report,) = write_reports(tmp_path)
+    assert (report.state, report.verdict) == (state, verdict)
+    titles = [heading.get_text() for heading in page_of(report.path).select("h2, h3")]
+    assert titles == ["The numbers", "Parameters", "Versions"]
+    assert page_of(tmp_path / "index.html").select(f"article.{state}")
+
+
 def test_what_is_no_executed_notebook_is_an_error(tmp_path: Path) -> None:
     never = [new_markdown_cell("# x"), code("1", count=None)]
     with pytest.raises(ReportError, match="never run"):

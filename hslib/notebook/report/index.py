@@ -18,7 +18,7 @@ from hslib.notebook.report.page import (
 from hslib.notebook.report.run_page import Fact, RunPage, read_run_page
 from hslib.notebook.report.scrub import Scrubber, hosts_in_urls
 
-_FROM_BEST: tuple[State, ...] = ("ok", "unfinished", "failed")
+_FROM_BEST: tuple[State, ...] = ("ok", "running", "unfinished", "interrupted", "failed")
 
 
 def write_reports(path: Path) -> list[Report]:
