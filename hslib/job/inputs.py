@@ -10,6 +10,7 @@ from hslib.errors import DatasetError, HslibError
 from hslib.job.plan import (
     JobPlan,
     plan_job,
+    rejections_cure,
     rejections_sentence,
     require_few_rejections,
     require_masks,
@@ -111,7 +112,7 @@ def _check_rows(parameters: ExtractionParameters, model: ModelInfo | None) -> Su
         raise DatasetError(
             f"none of the first {survey.num_rows} rows can be extracted: "
             f"{rejections_sentence(survey)}",
-            fix=survey.rejections[0].fix,
+            fix=rejections_cure(survey),
         )
     return survey
 
