@@ -172,6 +172,24 @@ def test_a_notebook_that_was_cut_off_says_so(tmp_path: Path) -> None:
     assert report.verdict == "Only 3 cells have run."
 
 
+def test_commands_in_a_verdict_are_code_with_paths_as_they_are_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cells = sound()
+    text = f"Not <sound>: run `python -m hslib verify {tmp_path}/runs/x --repair`, in /tmp/other."
+    cells[-1].outputs = [printed(text)]
+    write(tmp_path / "job.ipynb", cells)
+    (report,) = write_reports(tmp_path)
+    for path in (report.path, tmp_path / "index.html"):
+        page = page_of(path)
+        assert [code.get_text() for code in page.select(".verdict code, article .words code")] == [
+            "python -m hslib verify runs/x --repair"
+        ]
+        assert "Not <sound>: run " in page.get_text() and "/tmp/other" in page.get_text()
+        assert str(tmp_path) not in page.get_text()
+
+
 @pytest.mark.parametrize(
     ("ended", "busy", "state", "verdict"),
     [

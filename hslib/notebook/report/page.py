@@ -25,7 +25,7 @@ from hslib.notebook.report.notebook_file import (
     without_code,
 )
 from hslib.notebook.report.scrub import Scrubber, hosts_in_urls
-from hslib.notebook.verdict import MARK
+from hslib.notebook.verdict import MARK, words_html
 
 TEMPLATES = Path(__file__).parent / "templates"
 _PACKAGES = ("hslib", "sglang", "torch", "transformers", "numpy", "pandas", "matplotlib")
@@ -187,6 +187,7 @@ def _render(nb: Any, report: Report, run: RunRecord | None) -> str:
         exclude_output_prompt=True,
         anchor_link_text="",  # headings keep their ids, for the contents list
         embed_images=True,
+        filters={"words": words_html},
     )
     around = {  # what the template shows around the cells
         "report": report,
