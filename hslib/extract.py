@@ -51,13 +51,20 @@ def open_servers(
         StoreError: the store's bucket refuses, or can't be reached.
     """
     # before a server is loaded for nothing
-    raise_all([*input_problems(parameters), *endpoints.start_problems(parameters)])
+    told: list[str] = []
+    inputs = input_problems(parameters, told.append)
+    raise_all([*inputs, *endpoints.start_problems(parameters)])
+
+    def show(line: str) -> None:
+        # a notebook's line replaces the one before; the last stays
+        on_progress(line if line.startswith("ready") else "; ".join([line, *told]))
+
     opened = opening.open_cluster if parameters.ray_address else endpoints.open_endpoints
     with ExitStack() as held:
         locks = [run_lock(parameters.run_path), *store_lock(parameters)]
         for lock in locks:
             held.enter_context(lock)
-        servers = opened(parameters, on_progress)
+        servers = opened(parameters, show)
         held.pop_all()
     servers.locks.extend(locks)
     return servers

@@ -33,7 +33,7 @@ def served(
                     )
             yield clients
             return
-        stack.enter_context(run_lock(parameters.run_path))
+        stack.enter_context(run_lock(parameters.run_path, role="answers"))
         state = launch.usable_state(parameters.run_path)
         if state is None or not is_alive(state):
             # no state is stored of these answers, so it need not be witnessed

@@ -4,7 +4,15 @@ from hslib.dataset.dataset import Dataset
 from hslib.dataset.files import is_table, sniff
 from hslib.dataset.mask import is_inverted
 from hslib.dataset.row_check import check_row
-from hslib.dataset.sample import Limits, Rejection, RowInfo, Sample, Survey, count_reasons
+from hslib.dataset.sample import (
+    Limits,
+    Rejection,
+    RowInfo,
+    Sample,
+    Survey,
+    count_reasons,
+    first_of_each,
+)
 from hslib.dataset.source_name import absolute_source
 from hslib.dataset.sources import read_rows
 
@@ -12,6 +20,7 @@ __all__ = [
     "absolute_source",
     "check_row",
     "count_reasons",
+    "first_of_each",
     "Dataset",
     "is_inverted",
     "is_table",

@@ -108,3 +108,10 @@ def count_reasons(rejections: Iterable[Rejection]) -> str:
     """``"17 padded, 2 too_long"``; "" for none."""
     counts = Counter(rejection.reason for rejection in rejections)
     return ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
+
+
+def first_of_each(rejections: Iterable[Rejection]) -> list[Rejection]:
+    """The first rejection of each reason, in :func:`count_reasons`' order."""
+    listed = list(rejections)
+    first = {one.reason: one for one in reversed(listed)}
+    return [first[reason] for reason, _count in Counter(r.reason for r in listed).most_common()]

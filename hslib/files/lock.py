@@ -1,12 +1,13 @@
 """A file lock that names its owner; the kernel releases it when the process dies."""
 
+import contextlib
 import fcntl
 import json
 import os
 import socket
 import time
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from hslib.errors import JobError
 from hslib.files.explain import explained
@@ -84,6 +85,19 @@ class Lock:
         """Raises :class:`JobError` when it is not; the kernel keeps it while the process lives."""
         if self._handle is None:
             raise JobError(f"the lock of {self._what} is not held", path=str(self.path))
+
+    def owner(self) -> dict[str, Any] | None:
+        """Who holds it, and ``since`` when (unix seconds); None: no process, or no lock is there.
+
+        Another process may take the lock in this moment: then it waits for one more try.
+        """
+        with contextlib.suppress(OSError, ValueError), self.path.open() as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                since = os.fstat(handle.fileno()).st_mtime
+                return {**json.load(handle), "since": since}
+        return None
 
     def release(self) -> None:
         if self._handle is not None:

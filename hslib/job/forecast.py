@@ -166,15 +166,20 @@ class Forecast:
         yield (
             "tmpfs of a replica",
             size_words(self.tmpfs_bytes),
-            f"{requests_at_once(self.job.concurrency)} requests at once x "
-            f"{self.request_tokens:,} tokens x ({self.state_bytes:,} + {DUMP_TOKEN_BYTES} B) / "
-            f"{DUMP_SHARE}, so that none waits for room",
+            f"{self._requests_words()} x {self.request_tokens:,} tokens x "
+            f"({self.state_bytes:,} + {DUMP_TOKEN_BYTES} B) / {DUMP_SHARE}, so that "
+            "none waits for room",
         )
         yield (
             "tmpfs at the least",
             size_words(dump_bytes(self.longest, 1, self.state_bytes)),
             f"the longest row alone, {self.longest:,} tokens; the others wait meanwhile",
         )
+
+    def _requests_words(self) -> str:
+        in_flight = self.job.concurrency
+        storing = requests_at_once(in_flight) - in_flight
+        return f"({in_flight} requests in flight + {storing} answered and being stored)"
 
     def _store_formula(self) -> str:
         states = f"{self.stored_state_bytes:,.0f}"

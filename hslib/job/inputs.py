@@ -10,6 +10,7 @@ from hslib.errors import DatasetError, HslibError
 from hslib.job.plan import (
     JobPlan,
     plan_job,
+    rejections_cure,
     rejections_sentence,
     require_few_rejections,
     require_masks,
@@ -47,11 +48,16 @@ def _has_server(parameters: ExtractionParameters) -> bool:
     return state is not None and is_alive(state)
 
 
-def input_problems(parameters: ExtractionParameters) -> list[HslibError]:
+def input_problems(
+    parameters: ExtractionParameters, tell: Callable[[str], None] = lambda _line: None
+) -> list[HslibError]:
     """What is wrong with the model's folder, the rows, the store and its disk; empty = nothing.
 
     Of the rows: every file, and the first ones; where these are all, whether too many are rejected
     or have masks of zeros, and whether the store holds other rows under their indices.
+
+    Args:
+        tell: called with how much of them is stored already, where all were read.
     """
     found = _Found()
     model = found.of(_known_model, parameters)
@@ -68,7 +74,9 @@ def input_problems(parameters: ExtractionParameters) -> list[HslibError]:
         longest = parameters.max_tokens or parameters.context_length or model.context_length
         rows = [row for row in survey.rows if row.num_tokens <= longest]  # others are rejected
         survey = dataclasses.replace(survey, rows=rows)
-        found.of(_check_room, parameters, (per_token, stored), survey, store)
+        plan = found.of(_check_room, parameters, (per_token, stored), survey, store)
+        if plan and plan.done:
+            tell(_stored_words(plan))
     return found.problems
 
 
@@ -108,7 +116,7 @@ def _check_rows(parameters: ExtractionParameters, model: ModelInfo | None) -> Su
         raise DatasetError(
             f"none of the first {survey.num_rows} rows can be extracted: "
             f"{rejections_sentence(survey)}",
-            fix=survey.rejections[0].fix,
+            fix=rejections_cure(survey),
         )
     return survey
 
@@ -124,6 +132,14 @@ def _check_unchanged(parameters: ExtractionParameters, survey: Survey, store: St
     plan = _plan(parameters, survey, store, (0, 0.0))
     places = {"store": str(parameters.store_path), "dataset": parameters.dataset_source}
     require_unchanged(plan, store.entries, survey, **places)
+
+
+def _stored_words(plan: JobPlan) -> str:
+    """Before a server is started: it takes minutes, also where nothing is left to do."""
+    words = f"{len(plan.done):,} of {plan.num_rows:,} rows are stored already"
+    if plan.todo:
+        return words
+    return f"{words}; a server is asked whether they are of the model that it serves"
 
 
 def _plan(
@@ -149,8 +165,9 @@ def _check_room(
     bytes_per_token: tuple[int, float],
     survey: Survey,
     store: Store | None,
-) -> None:
-    """That the states of the rows which are not stored yet fit on the store's disk."""
+) -> JobPlan:
+    """What is to do; that the states of the rows which are not stored yet fit on the disk."""
     plan = _plan(parameters, survey, store, bytes_per_token)
     free = open_storage(parameters.store_path).free_bytes()
     require_room(plan, store_free=free, dump_free=sys.maxsize, num_shards=parameters.num_shards)
+    return plan

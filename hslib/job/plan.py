@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from hslib.dataset import Rejection, RowInfo, Survey, count_reasons
+from hslib.dataset import Rejection, RowInfo, Survey, count_reasons, first_of_each
 from hslib.errors import DatasetError, JobError
 from hslib.files import PAGE
 from hslib.store import Entry, JournalState, stored_bytes
@@ -201,7 +201,7 @@ def require_few_rejections(survey: Survey, max_share: float, strict: bool) -> No
         strict: refuse any.
 
     Raises:
-        DatasetError: with the reasons counted, and the first row's cure.
+        DatasetError: with the reasons counted, and of each the first row and its cure.
     """
     count, total = len(survey.rejections), survey.num_rows
     if not count or (survey.rows and not strict and count <= max_share * total):
@@ -210,19 +210,26 @@ def require_few_rejections(survey: Survey, max_share: float, strict: bool) -> No
     raise DatasetError(
         f"{count} of {total} rows are rejected, and "
         f"{why if survey.rows else 'none is left'}: {rejections_sentence(survey)}",
-        fix=survey.rejections[0].fix,
+        fix=rejections_cure(survey),
         indices=[rejection.index for rejection in survey.rejections[:20]],
     )
 
 
 def rejections_sentence(survey: Survey) -> str:
-    """The reasons counted, and the first rejected row."""
-    first = survey.rejections[0]
-    place = f" ({first.where})" if first.where else ""
-    return (
-        f"{count_reasons(survey.rejections)}; the first: row {first.index}{place}, "
-        f"{first.reason}: {first.detail}"
+    """The reasons counted, and the first row of each."""
+    rows = (
+        f"row {one.index}{f' ({one.where})' if one.where else ''}, {one.reason}: {one.detail}"
+        for one in first_of_each(survey.rejections)
     )
+    return f"{count_reasons(survey.rejections)}; the first: {'; '.join(rows)}"
+
+
+def rejections_cure(survey: Survey) -> str:
+    """What to do; of several reasons, for each."""
+    first = first_of_each(survey.rejections)
+    if len(first) == 1:
+        return first[0].fix
+    return "; ".join(f"{one.reason}: {one.fix}" for one in first)
 
 
 def require_room(plan: JobPlan, *, store_free: int | None, dump_free: int, num_shards: int) -> None:

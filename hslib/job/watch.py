@@ -1,13 +1,19 @@
 """How a job in another process stands, read from its ``progress.json``.
 
-A job renews that file twice a second. Which runs are one job's shards stands in ``run.json``.
+A job renews that file twice a second. Before its first word it starts a server, under the run's
+lock. Which runs are one job's shards stands in ``run.json``.
 """
 
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hslib.job.progress import ProgressState, ReplicaState, log_line, time_words
+from hslib.job.progress import ProgressState, ReplicaState, duration, read_progress, time_words
 from hslib.job.record import read_record
+from hslib.server import launch
+from hslib.server.job_lock import job_since
+from hslib.server.processes import is_alive
+from hslib.store import size_words
 
 STALE_S = 4.0  # a dead job is called dead within five seconds
 
@@ -48,6 +54,19 @@ def is_at_work(state: ProgressState | None, now: float) -> bool:
     return state is not None and state.state == "running" and now - state.updated_at <= STALE_S
 
 
+def starting_since(run_path: Path, state: ProgressState | None) -> float | None:
+    """When a job began that has not told of itself yet, as its servers start; unix seconds.
+
+    Args:
+        state: the last word in the run, perhaps of an earlier job.
+    """
+    server = launch.read_state(run_path)
+    # there are file systems without locks, and kernels that hold theirs from one job to the next
+    launched = server.launched_at if server and server.for_job and is_alive(server) else 0.0
+    begun = max(job_since(run_path) or 0.0, launched)
+    return begun if begun > (state.updated_at if state else 0.0) else None
+
+
 def is_dead(state: ProgressState, now: float) -> bool:
     """Whether a job said that it runs, and then nothing more. Pure."""
     return state.state == "running" and now - state.updated_at > STALE_S
@@ -66,7 +85,7 @@ def facts(state: ProgressState, now: float) -> list[tuple[str, str]]:
     )
     found = [
         ("job", _how_it_stands(state, now)),
-        ("progress", log_line(state, None)),
+        ("progress", progress_words(state)),
         ("rows", rows),
     ]
     if state.state == "running":
@@ -75,9 +94,31 @@ def facts(state: ProgressState, now: float) -> list[tuple[str, str]]:
     reasons = sorted(state.reasons.items(), key=lambda item: -item[1])
     found += [("failed", f"{count} x {reason}") for reason, count in reasons]
     found += [("disk left", _disk(state, name)) for name in sorted(state.free_bytes)]
-    if state.message:
+    if state.message and state.state != "interrupted":
         found.append(("message", state.message))
     return found
+
+
+def is_busy(run_path: Path, now: float) -> bool:
+    """Whether a job works here, or starts its server."""
+    state = read_progress(run_path)
+    return is_at_work(state, now) or starting_since(run_path, state) is not None
+
+
+def starting_words(since: float, now: float) -> str:
+    """What a job does that has not told of itself yet. Pure."""
+    when = time.strftime("%H:%M:%S", time.localtime(since))
+    return f"starting its server since {when} ({duration(max(0.0, now - since))})"
+
+
+def progress_words(state: ProgressState) -> str:
+    """What is done of what was asked, and how fast; :func:`time_words` say how long. Pure."""
+    done = state.asked - unfinished_rows(state)
+    return (
+        f"{done:,} of {state.asked:,} rows, {state.samples_per_s:,.2f} samples/s, "
+        f"{state.tokens_per_s:,.0f} tokens/s, {state.mb_per_s:,.1f} MB/s, "
+        f"{size_words(state.size_bytes)} written"
+    )
 
 
 def _how_it_stands(state: ProgressState, now: float) -> str:
@@ -85,7 +126,10 @@ def _how_it_stands(state: ProgressState, now: float) -> str:
     if is_dead(state, now):
         silent_s = now - state.updated_at
         return f"DEAD (process {state.pid} has written nothing for {silent_s:.0f} s): {left}"
-    return f"interrupted: {left}" if state.state == "interrupted" else state.state
+    if state.state == "interrupted":
+        why = f" ({state.message})" if state.message else ""
+        return f"interrupted{why}: {left}"
+    return state.state
 
 
 def _replica(replica: ReplicaState) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import hslib
 from hslib import parameters as parameters_of_notebooks
 from hslib.errors import JobError, ParameterError
-from hslib.notebook.report.notebook_file import verdict_of
+from hslib.notebook.report.notebook_file import state_of, verdict_of
 from hslib.notebook.traceback_file import TRACEBACK_FILE
 from hslib.parameters import Parameters
 
@@ -103,6 +103,8 @@ def parameters_model(notebook: Path) -> type[Parameters]:
 def execute(run: Run) -> str:
     """Run it to its end, with papermill's bar in a terminal; returns the verdict.
 
+    An earlier one that ran to its end is kept as ``NAME.1.ipynb`` until this one has, too.
+
     Raises:
         JobError: a cell failed, in its own words, or the kernel died.
     """
@@ -112,6 +114,7 @@ def execute(run: Run) -> str:
 
     run.output.parent.mkdir(parents=True, exist_ok=True)
     (run.parameters.run_path / TRACEBACK_FILE).unlink(missing_ok=True)
+    earlier = _keep_finished(run.output)
     config = Config()
     config.KernelManager.transport_encryption = "auto"  # else each kernel warns of plain TCP
     try:
@@ -126,7 +129,22 @@ def execute(run: Run) -> str:
             path=str(run.output),
             fix="run the same command again: a job goes on where it was",
         ) from None
+    earlier.unlink(missing_ok=True)
     return verdict_of(nb)
+
+
+def _keep_finished(output: Path) -> Path:
+    """Where an executed notebook that ran to its end is moved, out of the way of the next."""
+    import nbformat
+
+    kept = output.with_suffix(".1.ipynb")
+    try:
+        is_finished = state_of(nbformat.read(output, as_version=4))[0] == "ok"
+    except (OSError, ValueError, nbformat.reader.NotJSONError):
+        return kept
+    if is_finished:
+        output.replace(kept)
+    return kept
 
 
 def _in_its_own_words(error: Any, run: Run) -> str:

@@ -1,6 +1,7 @@
 """A notebook's last words."""
 
 import html
+import re
 from typing import Any
 
 MARK = "hslib_verdict"  # in the output's metadata, by which a report finds it
@@ -26,4 +27,9 @@ def verdict_text(output: Any) -> str:
 
 def _as_html(sentences: list[str]) -> str:
     style = "white-space:pre-wrap;overflow-wrap:break-word;word-break:normal"
-    return "".join(f'<p style="{style}">{html.escape(text)}</p>\n' for text in sentences)
+    return "".join(f'<p style="{style}">{words_html(text)}</p>\n' for text in sentences)
+
+
+def words_html(text: str) -> str:
+    """Plain text as HTML; what stands between backticks is code."""
+    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", html.escape(text))

@@ -125,7 +125,7 @@ def judge_head(readings: Sequence[HeadReading], vocab_size: int) -> HeadFinding:
             "none",
             False,
             "Through the head the final states predict the next tokens no better than chance: "
-            "another checkpoint, or other rows' states.",
+            "another checkpoint, other rows' states, or a model that can't predict these rows.",
         )
     if better.mean_logprob - worse.mean_logprob < _BETTER:
         return HeadFinding("either", False, _ALIKE)

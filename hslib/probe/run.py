@@ -183,4 +183,7 @@ def conclude(probe: Probe, report: ProbeReport | None, head: HeadFinding) -> str
             f"{head.sentence} No layer of a reference was loaded: which boundaries the aux states "
             "are was not checked."
         )
+    if whole and head.side == "none":
+        # nothing else is left: the states are the checkpoint's own, of these very rows
+        return f"{report.sentence()} So the model itself can't predict these rows."
     return report.sentence() + ("" if whole else f" {head.sentence}")

@@ -18,7 +18,7 @@ from hslib.server.check import ServerCheck, check_server, require_same
 from hslib.server.client import ServerClient
 from hslib.server.dumps import DumpDir
 from hslib.server.endpoint import Endpoint
-from hslib.server.job_lock import JobLock
+from hslib.server.job_lock import JobLock, run_lock
 from hslib.server.preflight import preflight
 from hslib.server.processes import is_alive
 from hslib.server.scan import ScanningEndpoint
@@ -127,15 +127,6 @@ def _members(
     for member in members[1:]:
         require_same(members[0].url, members[0].check, member.url, member.check)
     return members
-
-
-def run_lock(run_path: Path, role: str = "job") -> JobLock:
-    """Keeps other jobs out of a run.
-
-    Raises:
-        JobError: one is at work there.
-    """
-    return JobLock(run_path / ".job.lock", f"run {run_path}", role)
 
 
 def store_lock(parameters: ExtractionParameters) -> list[JobLock]:

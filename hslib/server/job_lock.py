@@ -15,6 +15,7 @@ import psutil
 from hslib.errors import JobError
 from hslib.files import NO_LOCKS, Lock, explained
 
+_RUN_LOCK = ".job.lock"
 _PATIENCE_S = 60.0  # with a process that ends, or that cleans after one
 _GRACE_S = 2.0  # a process that was killed just now looks alive for a moment
 _held: "weakref.WeakValueDictionary[Path, _Held]" = weakref.WeakValueDictionary()
@@ -56,6 +57,21 @@ class JobLock:
 
     def __exit__(self, *_exc: object) -> None:
         self.release()
+
+
+def run_lock(run_path: Path, role: str = "job") -> JobLock:
+    """Keeps other jobs out of a run.
+
+    Raises:
+        JobError: one is at work there.
+    """
+    return JobLock(run_path / _RUN_LOCK, f"run {run_path}", role)
+
+
+def job_since(run_path: Path) -> float | None:
+    """When a job that has the run now took it, in unix seconds; None: none has it."""
+    owner = Lock(run_path / _RUN_LOCK, f"run {run_path}").owner()
+    return float(owner["since"]) if owner and owner.get("role") == "job" else None
 
 
 class _Held:

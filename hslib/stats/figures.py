@@ -45,7 +45,13 @@ def plot_lengths(lengths: "pandas.DataFrame", title: str, longest_allowed: int =
     axes.set_ylabel("rows")
     _upright(axes, float(np.median(tokens)), f"median {np.median(tokens):g}", "--", "left")
     if longest_allowed:
-        _upright(axes, longest_allowed, f"cut: {longest_allowed:,} tokens", ":", "right")
+        _upright(
+            axes,
+            longest_allowed,
+            f"longest row the server takes: {longest_allowed:,}",
+            ":",
+            "right",
+        )
     return figure
 
 

@@ -90,6 +90,7 @@ class JournalState:
     stored: dict[int, Entry] = field(default_factory=dict)
     failed: dict[int, Entry] = field(default_factory=dict)
     rejected: dict[int, Entry] = field(default_factory=dict)
+    revoked: dict[int, Entry] = field(default_factory=dict)  # the last such line; of none stored
 
 
 def combine(entries: Iterable[Entry]) -> JournalState:
@@ -119,4 +120,6 @@ def combine(entries: Iterable[Entry]) -> JournalState:
         if i not in stored and e.finished_at > succeeded.get(i, -1.0)
     }
     rejected = {i: e for i, e in sorted(found["rejected"].items()) if i not in stored}
-    return JournalState(stored, failed, rejected)
+    taken = [e for e in lines if e.status == "revoked" and e.index not in stored]
+    taken_back = {e.index: e for e in sorted(taken, key=lambda entry: entry.finished_at)}
+    return JournalState(stored, failed, rejected, taken_back)

@@ -58,6 +58,13 @@ class StoredSample:
     states: KeptStates
     not_sound: Callable[[str], StoreError]
 
+    def __repr__(self) -> str:
+        states = self.manifest.states_sentence()
+        return (
+            f"StoredSample({self.index}: {self.entry.num_tokens} tokens, {states}, "
+            f"{self.entry.encoding})"
+        )
+
     @property
     def index(self) -> int:
         return self.entry.index
@@ -284,10 +291,20 @@ class Store:
 
     def _entry(self, index: int) -> Entry:
         if index not in self.entries:
-            failed = self.journal_state.failed.get(index)
-            why = f"it failed: {failed.reason}" if failed else "it was not extracted"
-            raise StoreError(f"sample {index} is not in the store: {why}", index=index)
+            raise StoreError(
+                f"sample {index} is not in the store: {self._why_not(index)}", index=index
+            )
         return self.entries[index]
+
+    def _why_not(self, index: int) -> str:
+        state = self.journal_state
+        if index in state.failed:
+            return f"it failed: {state.failed[index].reason}"
+        if index in state.revoked:
+            return f"it was taken back ({state.revoked[index].reason}), and not extracted again yet"
+        if index in state.rejected:
+            return f"its row was rejected: {state.rejected[index].reason}"
+        return "it was not extracted"
 
     def _open(self, entry: Entry) -> TensorFile:
         try:

@@ -31,8 +31,12 @@ def _per_token(state_bytes_per_token: float) -> float:
 
 
 def size_words(size_bytes: float) -> str:
-    """A size as ``"3.5 TB"``, in the largest unit that it fills; 1 GB is 1e9 bytes."""
+    """A size as ``"3.50 TB"``, in the largest unit that it fills; 1 GB is 1e9 bytes."""
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if size_bytes >= scale:
-            return f"{size_bytes / scale:,.3g} {unit}"
-    return f"{size_bytes / 1e3:,.3g} kB"
+            return f"{_three_digits(size_bytes / scale)} {unit}"
+    return f"{_three_digits(size_bytes / 1e3)} kB"
+
+
+def _three_digits(number: float) -> str:
+    return f"{number:#,.3g}".removesuffix(".") if number < 999.5 else f"{number:,.0f}"

@@ -74,6 +74,7 @@ def run(
     The executed notebook is kept in the run's directory, which is made. Exit code 1: a cell failed;
     130: interrupted.
     """
+    from hslib.job import read_progress
     from hslib.notebook import execution
     from hslib.notebook.parameters import leave_notebooks_folder
 
@@ -86,6 +87,10 @@ def run(
     if planned.notebook.stem.startswith("03"):
         run_dir = shlex.quote(_shown(planned.parameters.run_path))
         print(f"to follow it elsewhere: python -m hslib status {run_dir} --watch", flush=True)
+        job = read_progress(planned.parameters.run_path)
+        if job is not None and job.state == "finished":
+            stored = f"{job.already_done + job.ok:,} of {job.asked:,} rows"
+            print(f"the last job here has stored {stored}: they are not sent again", flush=True)
     try:
         with _terminated_as_interrupted():
             verdict = execution.execute(planned)

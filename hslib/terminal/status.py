@@ -4,9 +4,13 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from hslib.job import ProgressState
+    from hslib.server.launch import ServerState
 
 
 def status(
@@ -50,7 +54,7 @@ def _require(run_dir: Path) -> None:
 
 def _watch(run_path: Path, seconds: float) -> int:
     """Show it until the job has ended; before it begins, what is waited for."""
-    from hslib.job import find_runs, is_at_work, read_progress
+    from hslib.job import find_runs, watch
 
     has_begun = False
     while True:
@@ -58,8 +62,8 @@ def _watch(run_path: Path, seconds: float) -> int:
             print("\x1b[2J\x1b[H", end="")  # clears the terminal
         # before it is shown: it may end meanwhile
         runs = find_runs(run_path)
-        at_work = any(is_at_work(read_progress(run), time.time()) for run in runs)
-        has_begun = has_begun or at_work or (bool(runs) and all(map(_has_ended, runs)))
+        at_work = any(watch.is_busy(run, time.time()) for run in runs or [run_path])
+        has_begun = has_begun or at_work or bool(runs)
         code = _show(run_path)
         if has_begun and not at_work:
             return code
@@ -67,19 +71,6 @@ def _watch(run_path: Path, seconds: float) -> int:
             print(f"{'waiting':>12}: for a job to begin in {run_path}; Ctrl-C ends the waiting")
         print(flush=True)
         time.sleep(seconds)
-
-
-def _has_ended(run_path: Path) -> bool:
-    """Whether a job was here, and no server was started since for the next."""
-    from hslib.job import read_progress
-    from hslib.server import launch
-    from hslib.server.processes import is_alive
-
-    state, server = read_progress(run_path), launch.read_state(run_path)
-    if state is None:
-        return False
-    waits = server is not None and server.for_job and server.launched_at > state.updated_at
-    return not (waits and server is not None and is_alive(server))
 
 
 def _show(run_path: Path) -> int:
@@ -98,19 +89,42 @@ def _show(run_path: Path) -> int:
     return max(*codes, int(missing > 0))
 
 
+def _server(
+    facts: dict[str, str], server: "ServerState | None", job: "ProgressState | None"
+) -> dict[str, str]:
+    """The server's facts; one that a job started ends with it, which is no death. Pure."""
+    has_ended = (
+        server is not None
+        and job is not None
+        and server.for_job
+        and job.state in ("finished", "interrupted")
+        and job.updated_at > server.launched_at
+    )
+    if has_ended and facts["server"] == "dead":
+        return facts | {"server": "stopped, with its job"}
+    if has_ended and facts.get("answers", "").startswith("not yet"):
+        return facts | {"server": "stopping, with its job", "answers": "not any more"}
+    return facts
+
+
 def _show_run(run_path: Path) -> int:
     """Print the job's last word, whether its process lives, and the server; the exit code."""
     from hslib.job import read_progress, watch
     from hslib.server import launch
 
-    facts = launch.status(run_path)
+    state, now = read_progress(run_path), time.time()
+    facts = _server(launch.status(run_path), launch.read_state(run_path), state)
     for name, value in facts.items():
         print(f"{name:>12}: {value}")
-    state = read_progress(run_path)
+    since = watch.starting_since(run_path, state)
+    if since is not None:
+        print(f"{'job':>12}: {watch.starting_words(since, now)}")
+        if state is not None:
+            print(f"{'before':>12}: {watch.facts(state, now)[0][1]}")
+        return 0
     if state is None:
         print(f"{'job':>12}: none in this run")
         return int(facts["server"] != "running")
-    now = time.time()
     for name, words in watch.facts(state, now):
         print(f"{name:>12}: {words}")
     unfinished = state.state != "running" and watch.unfinished_rows(state) > 0

@@ -29,5 +29,8 @@ def verify(
     print(report.sentence())
     if repair and report.faults:
         redone = found.repair(report)
-        print(f"moved {len(redone)} files to quarantine/; the next extraction takes them up again")
+        print(
+            f"took back {len(redone)} samples; those of their files that are there are in "
+            "quarantine/, and the next extraction takes these rows up again"
+        )
     return int(not report.clean)

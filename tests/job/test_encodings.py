@@ -92,6 +92,6 @@ def test_verify_reads_encoded_samples_in_a_terminal(
     data[len(data) // 2] ^= 4
     path.write_bytes(data)
     assert main(["verify", str(store.path), "--repair"]) == 1
-    assert "moved 1 files to quarantine/" in capsys.readouterr().out
+    assert "took back 1 samples" in capsys.readouterr().out
     assert run(parameters(encoding="lossless")).is_whole
     assert main(["verify", str(store.path)]) == 0

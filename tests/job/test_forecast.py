@@ -190,7 +190,7 @@ def test_the_terminal_shows_the_case_studys_job(capsys: pytest.CaptureFixture[st
     facts = dict(re.findall(r"^ *(.+?): (.+?) +=", shown, re.M))
     assert facts == {
         "states of a token": "57,344 B",
-        "store grows by": "3.5 TB",
+        "store grows by": "3.50 TB",
         "one replica writes": "0.0735 GB/s",
         "8 replicas would write": "0.588 GB/s",
         "time of 8 replicas": "1.94 h (117 min)",
@@ -250,6 +250,8 @@ def test_what_can_not_be_planned_says_why(
 
 def test_without_a_concurrency_it_is_that_of_the_job(capsys: pytest.CaptureFixture[str]) -> None:
     asked = [*CASE, "--tokens", "1e6", "--longest", "4096", "--rate", "10"]
-    at_once = requests_at_once(ExtractionParameters().concurrency)
-    assert f"{at_once} requests at once x 4,096 tokens" in plan(capsys, *asked)
-    assert "2 requests at once" in plan(capsys, *asked, "--concurrency", 1)
+    in_flight = ExtractionParameters().concurrency
+    words = f"({in_flight} requests in flight + 8 answered and being stored) x 4,096 tokens"
+    assert words in plan(capsys, *asked)
+    few = "(1 requests in flight + 1 answered"
+    assert few in plan(capsys, *asked, "--concurrency", 1)

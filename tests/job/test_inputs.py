@@ -3,9 +3,12 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fakes.server import FakeServer
+from make import jobs
 from make.rows import random_sample
 from make.stores import store_samples
 
@@ -151,3 +154,23 @@ def test_stored_rows_that_the_dataset_has_no_more_are_seen(job: Job, tmp_path: P
     assert "1 stored rows are not the rows that the dataset has there now: 1 have other in" in text
     assert f"python -m hslib diagnose {tmp_path / 'store'} --dataset {tmp_path}/rows.jsonl" in text
     require_none(job(*lines, store_dir=wanted.store_dir, on_changed_rows="redo"))
+
+
+@pytest.mark.parametrize("more", [0, 2])
+def test_what_is_stored_already_is_said_while_servers_start(
+    fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    rows = [random_sample(i, 5 + i) for i in range(4)]
+    jobs.run(jobs.wanted(fake, tmp_path, rows[: 4 - more]))
+
+    def start(_parameters: ExtractionParameters, tell: Callable[[str], None]) -> Any:
+        tell("importing SGLang")
+        tell("ready: it answers")
+        return SimpleNamespace(locks=[])
+
+    monkeypatch.setattr("hslib.server.endpoints.open_endpoints", start)
+    lines: list[str] = []
+    extract.open_servers(jobs.wanted(fake, tmp_path, rows), lines.append)
+    done = f"importing SGLang; {4 - more} of 4 rows are stored already"
+    asked = "" if more else "; a server is asked whether they are of the model that it serves"
+    assert lines == [done + asked, "ready: it answers"]

@@ -167,14 +167,19 @@ def test_too_many_masks_of_zeros_stop_the_job() -> None:
 
 def test_too_many_rejected_rows_stop_the_job_with_their_reasons_counted() -> None:
     found = survey([row(0)], rejected=tuple(range(1, 20)))
-    found.rejections[0] = replace(found.rejections[0], reason="padded", where="a.jsonl, line 2")
+    padded = {"reason": "padded", "where": "a.jsonl, line 2", "fix": "cut it"}
+    found.rejections[0] = replace(found.rejections[0], **padded)
     with pytest.raises(DatasetError) as caught:
         require_few_rejections(found, 0.9, strict=False)
     assert caught.value.message == (
         "19 of 20 rows are rejected, and max_rejected_share is 0.9: 18 empty, 1 padded; "
-        "the first: row 1 (a.jsonl, line 2), padded: []"
+        "the first: row 2, empty: []; row 1 (a.jsonl, line 2), padded: []"
     )
-    assert caught.value.fix == "drop it"
+    assert caught.value.fix == "empty: drop it; padded: cut it"
+    with pytest.raises(DatasetError) as of_one_reason:
+        require_few_rejections(survey([], rejected=(0, 1)), 1.0, strict=False)
+    assert of_one_reason.value.message.endswith("2 empty; the first: row 0, empty: []")
+    assert of_one_reason.value.fix == "drop it"
     require_few_rejections(found, 0.95, strict=False)
     with pytest.raises(DatasetError, match=r"19 of 20 .* strict is set"):
         require_few_rejections(found, 0.95, strict=True)

@@ -16,8 +16,7 @@ def test_a_view_tells_progress_failures_by_reason_and_disk_left() -> None:
         ("job", "running"),
         (
             "progress",
-            "[41] 30 extracted (35 total), 0.30 samples/s, 90 tok/s, 5.0 MB/s, ETA: 10 min, "
-            "failed: 3, 0.50 GB",
+            "40 of 100 rows, 0.30 samples/s, 90 tokens/s, 5.0 MB/s, 500 MB written",
         ),
         ("rows", "100 asked for, 5 already done, 30 extracted, 3 failed, 2 rejected"),
         ("time", "2 min elapsed, about 10 min left"),

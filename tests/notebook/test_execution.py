@@ -14,7 +14,7 @@ from hslib.notebook.execution import (
     parameters_model,
     plan_run,
 )
-from hslib.notebook.report import write_report
+from hslib.notebook.report import write_report, write_reports
 from hslib.parameters import ExtractionParameters, Parameters
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -137,6 +137,19 @@ def test_an_error_of_the_kit_is_its_message_fields_and_cure_everywhere(tmp_path:
     page = write_report(run.output).path.read_text()
     assert "look elsewhere" in page and "Traceback (most" not in page
     assert "in deep" in (tmp_path / "runs/x/traceback.log").read_text(), "for who mends the kit"
+
+
+def test_a_run_that_fails_leaves_the_earlier_one_that_ran_to_its_end(tmp_path: Path) -> None:
+    execute(run_of(tmp_path, "notebook.verdict('whole')"))
+    for _again in range(2):
+        with pytest.raises(JobError):
+            execute(run_of(tmp_path, "1 / 0"))
+    folder = tmp_path / "runs/x"
+    assert sorted(path.name for path in folder.glob("*.ipynb")) == ["x.1.ipynb", "x.ipynb"]
+    assert "whole" in (folder / "x.1.ipynb").read_text()
+    assert [report.state for report in write_reports(folder)] == ["ok", "failed"]
+    execute(run_of(tmp_path, "notebook.verdict('whole')"))
+    assert [path.name for path in folder.glob("*.ipynb")] == ["x.ipynb"]
 
 
 def test_any_other_error_keeps_its_traceback_in_the_notebook(tmp_path: Path) -> None:

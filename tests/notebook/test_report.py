@@ -172,6 +172,56 @@ def test_a_notebook_that_was_cut_off_says_so(tmp_path: Path) -> None:
     assert report.verdict == "Only 3 cells have run."
 
 
+def test_commands_in_a_verdict_are_code_with_paths_as_they_are_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cells = sound()
+    text = f"Not <sound>: run `python -m hslib verify {tmp_path}/runs/x --repair`, in /tmp/other."
+    cells[-1].outputs = [printed(text)]
+    write(tmp_path / "job.ipynb", cells)
+    (report,) = write_reports(tmp_path)
+    for path in (report.path, tmp_path / "index.html"):
+        page = page_of(path)
+        assert [code.get_text() for code in page.select(".verdict code, article .words code")] == [
+            "python -m hslib verify runs/x --repair"
+        ]
+        assert "Not <sound>: run " in page.get_text() and "/tmp/other" in page.get_text()
+        assert str(tmp_path) not in page.get_text()
+
+
+@pytest.mark.parametrize(
+    ("ended", "busy", "state", "verdict"),
+    [
+        (None, True, "running", "At work: 3 cells have run."),
+        (None, False, "unfinished", "Only 3 cells have run."),
+        ("2026-01-30T14:05:00", False, "interrupted", "Interrupted: only 3 cells have run."),
+        ("2026-01-30T14:05:00", True, "interrupted", "Interrupted: only 3 cells have run."),
+    ],
+)
+def test_an_interrupted_notebook_is_told_from_one_at_work_and_shows_no_empty_headings(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ended: str | None,
+    busy: bool,
+    state: str,
+    verdict: str,
+) -> None:
+    monkeypatch.setattr("hslib.job.watch.job_since", lambda _run: 2e9 if busy else None)
+    cells = sound()
+    cells[0].source = "# 03 · Are they there?"
+    cells[6].execution_count = cells[8].execution_count = None
+    cells[6].outputs = cells[8].outputs = []
+    nb = new_notebook(cells=cells)
+    nb.metadata.papermill = {"end_time": ended}
+    nbformat.write(nb, tmp_path / "03_x.ipynb")
+    (report,) = write_reports(tmp_path)
+    assert (report.state, report.verdict) == (state, verdict)
+    titles = [heading.get_text() for heading in page_of(report.path).select("h2, h3")]
+    assert titles == ["The numbers", "Parameters", "Versions"]
+    assert page_of(tmp_path / "index.html").select(f"article.{state}")
+
+
 def test_what_is_no_executed_notebook_is_an_error(tmp_path: Path) -> None:
     never = [new_markdown_cell("# x"), code("1", count=None)]
     with pytest.raises(ReportError, match="never run"):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import numpy as np
 import pytest
 from bs4 import BeautifulSoup
@@ -13,6 +14,7 @@ from make import jobs
 from make.dumps import put_dump
 from make.progress import progress
 from make.rows import random_sample, write_rows
+from nbformat.v4 import new_code_cell, new_notebook
 
 from hslib.job import read_record
 from hslib.notebook.report import write_reports
@@ -196,10 +198,12 @@ def test_an_interrupted_run_says_what_is_left_and_a_dead_one_is_no_success(
 ) -> None:
     jobs.run(parameters())
     path = tmp_path / "kimi/progress.json"
-    for state, word in (("interrupted", "Interrupted"), ("running", "Not finished")):
+    told = (("interrupted", "Interrupted", "unfinished"), ("running", "Not finished", "failed"))
+    for state, word, tone in told:
         path.write_text(progress(state=state).model_dump_json())
         page = read_run_page(tmp_path / "kimi")
-        assert page is not None and page.tone == "failed"
+        assert page is not None and page.tone == tone
+        assert page.next_command.startswith("python -m hslib run 03 ")
         assert page.verdict.startswith(word) and "60 are left" in page.verdict
         assert facts(page)["left"] == "60"
 
@@ -250,6 +254,52 @@ def test_a_report_has_the_versions_of_the_run_and_not_of_the_place_where_it_is_m
     (tmp_path / "kimi/run.json").write_text(changed.model_dump_json())
     page = read_run_page(tmp_path / "kimi")
     assert facts(page)["versions"] == "SGLang 9.9.9"
+
+
+@pytest.fixture
+def starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job holds the run, and has not told of itself."""
+    monkeypatch.setattr("hslib.job.watch.job_since", lambda _run: 2e9)
+
+
+@pytest.mark.usefixtures("starting")
+def test_a_run_whose_server_starts_is_at_work(
+    parameters: Callable[..., ExtractionParameters], tmp_path: Path
+) -> None:
+    first = read_run_page(tmp_path / "new", {"03": "running"})
+    assert first is not None and first.tone == "running"
+    assert first.verdict.startswith("At work: a server is started")
+    jobs.run(parameters())
+    again = read_run_page(tmp_path / "kimi", {"03": "running"})
+    assert again is not None and (again.tone, again.next_command) == ("running", "")
+    assert again.verdict.endswith("Until now 12 of 12 rows are in the store.")
+
+
+def write_executed(path: Path, *injected: str) -> None:
+    cell = new_code_cell("\n".join(injected), execution_count=1)
+    cell.metadata.tags = ["injected-parameters"]
+    path.parent.mkdir(exist_ok=True)
+    nbformat.write(new_notebook(cells=[cell]), path)
+
+
+def test_notebooks_without_a_job_say_what_they_were_given_and_what_comes_next(
+    parameters: Callable[..., ExtractionParameters], tmp_path: Path
+) -> None:
+    failed = tmp_path / "failed"
+    write_executed(failed / "03_extraction.ipynb", "run_dir = 'failed'", "model_path = 'm/kimi'")
+    page = read_run_page(failed, {"03": "failed"})
+    assert page is not None and page.tone == "failed"
+    assert page.verdict.startswith("Notebook 03 failed; no job")
+    assert facts(page) == {"model": "m/kimi"}
+    assert page.next_command == "python -m hslib run 03 -p run_dir failed -p model_path m/kimi"
+    jobs.run(parameters())
+    store = tmp_path / "kimi/store"
+    write_executed(tmp_path / "only/04_statistics.ipynb", f"store_dir = '{store}'")
+    page = read_run_page(tmp_path / "only", {"04": "ok"})
+    assert page is not None and page.tone == "ok"
+    assert facts(page)["store"].startswith("12 samples")
+    assert "LlamaForCausalLM" in facts(page)["model"] and facts(page)["dataset"] == "rows.jsonl"
+    assert page.next_command == f"python -m hslib run 05 -p store_dir {store}"
 
 
 def test_without_a_job_there_is_no_such_page(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from hslib.errors import ProbeError, RequestError
 from hslib.model import read_final_norm, read_head
 from hslib.parameters import ProbeParameters
 from hslib.probe import against_reference, conclude, plan_probe, through_head
-from hslib.probe.head import HeadReading, judge_head, read_through_head
+from hslib.probe.head import HeadFinding, HeadReading, judge_head, read_through_head
 from hslib.probe.layers import ProbeReport, compare, judge, relative_errors
 from hslib.probe.reference import load_reference as probe_reference
 from hslib.probe.run import shortest
@@ -276,6 +276,23 @@ def test_head_evidence_that_fits_both_sides_is_called_so(demo_store: Store, tmp_
     assert len(readings) == 5
     assert (found.side, found.proven) == ("either", False)
     assert "No layer of a reference was loaded" in conclude(plan, None, found)
+
+
+def test_states_of_the_reference_that_predict_nothing_are_a_model_that_can_not(
+    demo_store: Store, tmp_path: Path
+) -> None:
+    """Random weights: the states are right, and no head makes words of them."""
+    plan = plan_probe(
+        ProbeParameters(run_dir=str(tmp_path), store_dir=str(demo_store.path), min_tokens=8)
+    )
+    assert plan.num_layers == plan.model.num_layers
+    readings = [HeadReading("post", 0.0, -9.0), HeadReading("pre", 0.0, -9.5)]
+    found = judge_head(readings, vocab_size=100)
+    assert found.side == "none" and "a model that can't predict these rows" in found.sentence
+    report = judge(np.array([[[0.01, 1.0]]]), ["one"], ["one", "two"], [0])
+    assert conclude(plan, report, found).endswith("So the model itself can't predict these rows.")
+    likely = HeadFinding("post", False, "")
+    assert conclude(plan, report, likely) == report.sentence()
 
 
 # --- against a running server -------------------------------------------------------------------

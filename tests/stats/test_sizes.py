@@ -27,6 +27,12 @@ def test_the_case_studys_two_estimates_are_explained() -> None:
     assert size_words(found.from_rows) == "133 GB"
     assert found.from_tokens is not None
     assert size_words(found.from_tokens) == "3.48 TB"
+    assert [size_words(n) for n in (2e12, 35e9, 350e6, 999.9e3)] == [
+        "2.00 TB",
+        "35.0 GB",
+        "350 MB",
+        "1,000 kB",
+    ]
     assert not found.agree
     sentence = found.sentence()
     assert "from 84 rows of 62 tokens on average, 37,312 rows take 133 GB" in sentence

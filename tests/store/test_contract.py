@@ -222,6 +222,13 @@ def test_a_writer_of_a_part_is_told_what_that_part_has_stored_and_no_more(
     assert list(Store(place).entries) == [0, 1, 2, 3]
 
 
+def test_a_sample_is_printed_in_a_line(place: str, kind: str, store: StoreSamples) -> None:
+    store(SAMPLES)
+    encoding = "lossless" if kind == "lossless" else "plain"
+    states = Store(place).manifest.states_sentence()
+    assert repr(Store(place)[1]) == f"StoredSample(1: 6 tokens, {states}, {encoding})"
+
+
 # --- verify and repair --------------------------------------------------------------------
 
 
@@ -260,6 +267,12 @@ def test_repair_quarantines_what_is_bad_and_the_rest_stays(place: str, store: St
     spoilt = found.entries[1]
     assert found.repair(found.verify(deep=True)) == [1, 3]
     assert list(found.entries) == [0, 2]
+    with pytest.raises(StoreError, match=r"sample 1 is not in the store: it was taken back \("):
+        found[1]
+    with pytest.raises(StoreError, match=r"taken back \(exists: .*not extracted again yet"):
+        found[3]
+    with pytest.raises(StoreError, match="it was not extracted"):
+        found[9]
     with pytest.raises(FileNotFoundError):
         found.storage.stat(spoilt.file)
     stem = spoilt.file.rpartition("/")[2].removesuffix(".safetensors").split("-")[0]
@@ -267,6 +280,7 @@ def test_repair_quarantines_what_is_bad_and_the_rest_stays(place: str, store: St
     assert found.storage.stat(aside).size_bytes == spoilt.size_bytes
     store([SAMPLES[1], SAMPLES[3]])  # redone samples count again
     assert list(Store(place).entries) == [0, 1, 2, 3]
+    assert Store(place).journal_state.revoked == {}
     assert Store(place).verify(deep=True).clean
 
 

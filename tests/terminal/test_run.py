@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from make.notebooks import write_notebook
+from make.progress import progress
 from make.waits import wait_until
 
+from hslib.job.progress import write_progress
 from hslib.terminal import main
 
 Captured = pytest.CaptureFixture[str]
@@ -73,6 +75,17 @@ def test_lists_come_by_yaml_and_a_date_stays_text(monkeypatch: pytest.MonkeyPatc
         "limit": 3,
         "layers": "-1",
     }
+
+
+def test_what_the_last_job_has_stored_is_said_before_a_server_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setattr("hslib.notebook.execution.execute", lambda _run: "")
+    words = "the last job here has stored 35 of 100 rows"
+    for state, is_said in (("finished", True), ("interrupted", False)):
+        write_progress(tmp_path, progress(state=state))
+        assert main(["run", "03", "-p", "run_dir", str(tmp_path)]) == 0
+        assert (words in capsys.readouterr().out) == is_said
 
 
 WAITS = """import time

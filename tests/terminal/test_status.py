@@ -13,6 +13,7 @@ from make.progress import progress as state
 from make.waits import wait_until
 
 from hslib.job import RunRecord
+from hslib.job.progress import State
 from hslib.server.launch import ServerState
 from hslib.server.processes import process_mark
 from hslib.terminal import main
@@ -30,6 +31,24 @@ def tell(run: Path, **changes: object) -> None:
 def watching(run: Path, **pipes: Any) -> "subprocess.Popen[str]":
     command = [sys.executable, "-u", "-m", "hslib", "status", str(run), "--watch", "0.1"]
     return subprocess.Popen(command, text=True, **{"stdout": subprocess.PIPE, **pipes})
+
+
+def record_server(run: Path, **changes: Any) -> None:
+    """A job's server that is this process, and answers nobody."""
+    facts = {
+        "url": "http://127.0.0.1:9",
+        "pid": os.getpid(),
+        "process_mark": process_mark(os.getpid()),
+        "launched_at": 0.0,
+        "model_path": "m",
+        "boundaries": (1,),
+        "dump_dir": str(run),
+        "log": str(run / "server.log"),
+        "budget_bytes": 1,
+        "for_job": True,
+    }
+    server = ServerState.model_validate({**facts, **changes})
+    (run / "server.json").write_text(server.model_dump_json())
 
 
 DONE = {"state": "finished", "ok": 93, "failed": 0, "reasons": {}}
@@ -77,28 +96,70 @@ def test_a_run_that_goes_on_is_waited_for_while_its_server_starts(tmp_path: Path
     """The last word is the one before; the server was started after it."""
     tell(tmp_path, state="interrupted", updated_at=time.time() - 60)
     (tmp_path / "server.log").write_text("Load weight begin. avail mem=19.63 GB\n")
-    server = ServerState(
-        url="http://127.0.0.1:9",
-        pid=os.getpid(),
-        process_mark=process_mark(os.getpid()),
-        launched_at=time.time() - 5,
-        model_path="m",
-        boundaries=(1,),
-        dump_dir=str(tmp_path),
-        log=str(tmp_path / "server.log"),
-        budget_bytes=1,
-        for_job=True,
-    )
-    (tmp_path / "server.json").write_text(server.model_dump_json())
+    record_server(tmp_path, launched_at=time.time() - 5)
     with watching(tmp_path) as process:
         assert process.stdout is not None
         seen = [process.stdout.readline() for _ in range(25)]
         assert any("answers: not yet, starting for" in line for line in seen)
         assert any("loading weights" in line for line in seen)
-        assert any("waiting: for a job" in line for line in seen)
+        assert any("job: starting its server since" in line for line in seen)
+        assert any("before: interrupted: run again to resume" in line for line in seen)
+        assert not any("waiting: for a job" in line for line in seen)
         tell(tmp_path, **DONE, updated_at=time.time())
         process.stdout.read()
         assert process.wait(20) == 0
+
+
+def test_a_server_that_ends_with_its_job_is_not_dead_and_does_not_start(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    def shown(state: State, **server: Any) -> str:
+        tell(tmp_path, **{**DONE, "state": state, "message": "stopped at once"})
+        record_server(tmp_path, **server)
+        main(["status", str(tmp_path)])
+        return capsys.readouterr().out
+
+    ending = shown("interrupted")
+    assert "server: stopping, with its job" in ending and "not yet" not in ending
+    assert "ETA" not in ending and "elapsed" not in ending
+    assert "job: interrupted (stopped at once): run again" in ending
+    assert "message" not in ending
+    assert "server: stopped, with its job" in shown("interrupted", process_mark="gone")
+    assert "server: dead" in shown("running", process_mark="gone"), "the job lost it"
+    assert "server: dead" in shown("finished", process_mark="gone", for_job=False)
+    assert "not yet, starting" in shown("finished", launched_at=time.time()), "for the next job"
+    assert "message: stopped at once" in shown("failed", process_mark="gone")
+
+
+STARTING = """
+import sys, time
+from pathlib import Path
+from hslib.server import run_lock
+lock = run_lock(Path(sys.argv[1]), sys.argv[2])
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("before", [None, "interrupted", "finished"])
+def test_a_job_that_holds_the_run_and_has_not_told_of_itself_starts(
+    tmp_path: Path, capsys: Captured, before: State | None
+) -> None:
+    if before is not None:
+        tell(tmp_path, state=before)
+    words = dict.fromkeys(("job", "answers", "none"), False)
+    for role in words:
+        command = [sys.executable, "-c", STARTING, str(tmp_path), role]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None and process.stdout.readline() == "held\n"
+            code = main(["status", str(tmp_path)])
+            words[role] = "job: starting its server since" in capsys.readouterr().out
+            process.kill()
+        assert code == (role != "job")
+    assert words == {"job": True, "answers": False, "none": False}
+    tell(tmp_path, **DONE, updated_at=time.time())
+    assert main(["status", str(tmp_path)]) == 0
+    assert "job: finished" in capsys.readouterr().out
 
 
 def test_the_shards_of_an_array_are_shown_one_by_one(tmp_path: Path, capsys: Captured) -> None:

@@ -17,8 +17,9 @@ from hslib.notebook.report.page import (
 )
 from hslib.notebook.report.run_page import Fact, RunPage, read_run_page
 from hslib.notebook.report.scrub import Scrubber, hosts_in_urls
+from hslib.notebook.verdict import words_html
 
-_FROM_BEST: tuple[State, ...] = ("ok", "unfinished", "failed")
+_FROM_BEST: tuple[State, ...] = ("ok", "running", "unfinished", "interrupted", "failed")
 
 
 def write_reports(path: Path) -> list[Report]:
@@ -75,7 +76,9 @@ def write_index(folder: Path, scrubber: Scrubber | None = None) -> Path:
     reports = read_reports(folder)
     page = read_run_page(folder, _states(reports))
     known = (scrubber or Scrubber.of_this_machine()).knowing(hosts_in_urls(str(page)))
-    template = jinja2.Template((TEMPLATES / "report/run.html.j2").read_text())
+    environment = jinja2.Environment()
+    environment.filters["words"] = words_html
+    template = environment.from_string((TEMPLATES / "report/run.html.j2").read_text())
     text = template.render(
         name=folder.absolute().name,
         run=page and _scrubbed(page, known),

@@ -3,11 +3,13 @@
 import ast
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from hslib.notebook.verdict import verdict_text
 
-State = Literal["ok", "failed", "unfinished"]
+# "running" is known from the run's job, see page.py; "unfinished": it runs, or was killed
+State = Literal["ok", "running", "unfinished", "interrupted", "failed"]
 
 # cells with these tags: parameters have a table of their own, hints are for the person who runs it
 _LEFT_OUT = {"parameters", "injected-parameters", "hint", "papermill-error-cell-tag"}
@@ -49,7 +51,7 @@ def headings(nb: Any) -> list[Heading]:
     """For the contents list: levels two and three, and the parts that a report adds."""
     found = [
         heading
-        for cell in nb.cells
+        for cell in _reached(nb)
         if cell.cell_type == "markdown" and not _is_left_out(cell)
         for heading in _headings_in(cell.source)
         if heading.level > 1 and heading.text != "Verdict"
@@ -72,7 +74,17 @@ def state_of(nb: Any) -> tuple[State, int]:
     for cell in code:
         if error_of(cell) is not None:
             return "failed", int(cell.execution_count or 0)
-    return ("ok" if all(cell.execution_count for cell in code) else "unfinished"), 0
+    if all(cell.execution_count for cell in code):
+        return "ok", 0
+    return ("interrupted" if ended_at(nb) else "unfinished"), 0
+
+
+def _reached(nb: Any) -> list[Any]:
+    """The cells up to the last one that ran; all of a notebook that ran to its end."""
+    if state_of(nb)[0] == "ok":
+        return list(nb.cells)
+    ran = [n for n, c in enumerate(nb.cells) if c.get("execution_count") or error_of(c) is not None]
+    return list(nb.cells[: max(ran, default=-1) + 1])
 
 
 def error_of(cell: Any) -> Any:
@@ -97,9 +109,10 @@ def verdict_of(nb: Any) -> str:
             under = found[-1].text == "Verdict" if found else under
         elif under and cell.cell_type == "code":
             words += map(verdict_text, cell.outputs)
-    if state == "unfinished":
+    if state != "ok":
         done = sum(bool(c.get("execution_count")) for c in nb.cells if c.cell_type == "code")
-        words.append(f"Only {done} cells have run.")
+        was = "Interrupted: only" if state == "interrupted" else "Only"
+        words.append(f"{was} {done} cells have run.")
     return "".join(words).strip()
 
 
@@ -112,6 +125,16 @@ def parameters_of(nb: Any) -> list[Parameter]:
                 for name, value in _assigned(cell.source):
                     found[name] = Parameter(name, value, origin)
     return list(found.values())
+
+
+def given_parameters(folder: Path, number: str) -> dict[str, Any]:
+    """What the folder's notebook of this number was given by papermill."""
+    import nbformat
+
+    for path in sorted(folder.glob(f"{number}_*.ipynb")):
+        found = parameters_of(nbformat.read(path, as_version=4))
+        return {one.name: ast.literal_eval(one.value) for one in found if one.origin == "set"}
+    return {}
 
 
 def _assigned(source: str) -> list[tuple[str, str]]:
@@ -135,7 +158,7 @@ def without_code(nb: Any) -> Any:
     import nbformat
 
     cells, heading = [], ""
-    for cell in nb.cells:
+    for cell in _reached(nb):
         if cell.cell_type == "markdown" and (found := _headings_in(cell.source)):
             heading = found[-1].text
         if _is_left_out(cell) and error_of(cell) is None:

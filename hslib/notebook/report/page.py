@@ -7,13 +7,13 @@ A notebook that failed or was cut off becomes a report too, with the error and i
 import json
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hslib.errors import HslibError
 from hslib.files import write_atomically
-from hslib.job import RunRecord, installed_versions, read_record
+from hslib.job import RunRecord, installed_versions, read_record, watch
 from hslib.notebook.report.notebook_file import (
     State,
     ended_at,
@@ -25,12 +25,14 @@ from hslib.notebook.report.notebook_file import (
     without_code,
 )
 from hslib.notebook.report.scrub import Scrubber, hosts_in_urls
-from hslib.notebook.verdict import MARK
+from hslib.notebook.verdict import MARK, words_html
 
 TEMPLATES = Path(__file__).parent / "templates"
 _PACKAGES = ("hslib", "sglang", "torch", "transformers", "numpy", "pandas", "matplotlib")
 STATE_WORDS: dict[str, str] = {
     "ok": "Ran to the end",
+    "running": "Running",
+    "interrupted": "Interrupted",
     "failed": "FAILED",
     "unfinished": "Did not run to the end",
 }
@@ -76,6 +78,11 @@ def write_report(
     nb = _scrubbed(nb, known)
     path = target or notebook.with_suffix(".html")
     report = Report(path, title_of(nb) or notebook.stem, state_of(nb)[0], verdict_of(nb), date)
+    # a notebook does not know whether its kernel lives; the job of 03 tells of itself
+    is_jobs = report.state == "unfinished" and report.number == "03"
+    if is_jobs and watch.is_busy(notebook.parent, time.time()):
+        words = report.verdict.replace("Only ", "At work: ")
+        report = replace(report, state="running", verdict=words)
     path.parent.mkdir(parents=True, exist_ok=True)
     record = read_record(notebook.parent)
     write_atomically(path, _render(nb, report, record).encode())
@@ -113,7 +120,10 @@ def _scrubbed(nb: Any, scrubber: Scrubber) -> Any:
             cell.outputs = [_scrubbed_output(output, scrubber) for output in cell.outputs]
         cells.append(cell)
     language = nb.metadata.get("language_info", {}).get("version", "")
-    metadata = {"language_info": {"name": "python", "version": language}}
+    metadata = {
+        "language_info": {"name": "python", "version": language},
+        "papermill": {"end_time": nb.metadata.get("papermill", {}).get("end_time")},
+    }
     return nbformat.from_dict({**nb, "cells": cells, "metadata": metadata})
 
 
@@ -177,6 +187,7 @@ def _render(nb: Any, report: Report, run: RunRecord | None) -> str:
         exclude_output_prompt=True,
         anchor_link_text="",  # headings keep their ids, for the contents list
         embed_images=True,
+        filters={"words": words_html},
     )
     around = {  # what the template shows around the cells
         "report": report,

@@ -22,10 +22,10 @@ from hslib.job import (
     read_record,
     watch,
 )
-from hslib.notebook.report.notebook_file import State
-from hslib.store import Store
+from hslib.notebook.report.notebook_file import State, given_parameters
+from hslib.store import Store, find_store
 
-Tone = Literal["", "ok", "failed", "unfinished"]
+Tone = Literal["", "ok", "running", "unfinished", "failed"]
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,21 @@ def read_run_page(folder: Path, notebooks: Mapping[str, State] | None = None) ->
         for path in paths
         if (state := read_progress(path)) is not None
     ]
-    if not runs:
-        return None
     now = time.time()
+    starting = [p for p in paths or [folder] if watch.starting_since(p, read_progress(p))]
+    if not runs:
+        return page_without_job(folder, told, is_starting=bool(starting))
     records = [run.record for run in runs if run.record is not None]
-    tone, verdict = _verdict([run.state for run in runs], now)
+    tone, verdict = _verdict([run.state for run in runs], now, is_starting=bool(starting))
     if missing := missing_shards(paths):
         tone = "failed"
         verdict += f" {missing} of its shards have not begun, or ended before their first row."
     if failed := [number for number, state in told.items() if state == "failed"]:
         tone, verdict = "failed", f"{verdict} Notebook {', '.join(sorted(failed))} failed."
-    facts = (*_what(records), *_rows(runs), *_stored(records), *_where(records))
+    one = records[0] if records else None
+    what = _what(one.model_path, one.model_class, one.states, one.dataset) if one else ()
+    stored = _stored(dict.fromkeys(record.store for record in records))
+    facts = (*what, *_rows(runs), *stored, *_where(records))
     command = ""
     if records and not failed and not missing:
         done = {number for number, state in told.items() if state == "ok"}
@@ -88,7 +92,9 @@ def read_run_page(folder: Path, notebooks: Mapping[str, State] | None = None) ->
     return RunPage(tone, verdict, facts, command, tuple(_parts(runs, now)))
 
 
-def _verdict(states: Sequence[ProgressState], now: float) -> tuple[Tone, str]:
+def _verdict(
+    states: Sequence[ProgressState], now: float, is_starting: bool = False
+) -> tuple[Tone, str]:
     left = sum(watch.unfinished_rows(state) for state in states)
     failed = sum(state.failed for state in states)
     asked = sum(state.asked for state in states)
@@ -96,12 +102,16 @@ def _verdict(states: Sequence[ProgressState], now: float) -> tuple[Tone, str]:
     stored = f"{asked - left - failed - rejected:,} of {asked:,} rows are in the store"
     at_work = sum(watch.is_at_work(state, now) for state in states)
     if at_work:
-        return "unfinished", f"At work: {stored}, {left:,} are left."
+        return "running", f"At work: {stored}, {left:,} are left."
+    if is_starting:
+        return "running", f"At work: a server is started. Until now {stored}."
     if left:
-        how = "Interrupted" if any(s.state == "interrupted" for s in states) else "Not finished"
+        interrupted = any(s.state == "interrupted" for s in states)
+        how = "Interrupted" if interrupted else "Not finished"
         why = next((s.message.splitlines()[0] for s in states if s.state == "failed"), "")
         told = f" The job failed: {why}" if why else ""
-        return "failed", f"{how}: {stored}, {left:,} are left.{told} Run it again to resume."
+        tone: Tone = "unfinished" if interrupted and not why else "failed"
+        return tone, f"{how}: {stored}, {left:,} are left.{told} Run it again to resume."
     if failed:
         return "failed", f"{stored}; {failed:,} failed. Run it again with retry_failed = True."
     rest = f", {rejected:,} were rejected" if rejected else ""
@@ -112,7 +122,7 @@ def _next_command(folder: Path, runs: Sequence[Run], tone: Tone, notebooks: set[
     """What a person does next; "" while the job is at work, or when all is done."""
     records = [run.record for run in runs if run.record is not None]
     one = records[0]
-    if tone == "failed" and len(runs) == 1:
+    if tone in ("failed", "unfinished") and len(runs) == 1:
         retried = {} if watch.unfinished_rows(runs[0].state) else {"retry_failed": True}
         return run_command("03", {**one.parameters, **retried})
     if tone != "ok":
@@ -144,13 +154,55 @@ def _quoted(name: str, value: object) -> str:
     return name.upper() if has_address else shlex.quote(str(value))
 
 
-def _what(records: Sequence[RunRecord]) -> Iterable[Fact]:
-    if not records:
-        return
-    one = records[0]
-    yield Fact("model", f"{Path(one.model_path).name} ({one.model_class})")
-    yield Fact("states", one.states)
-    yield Fact("dataset", Path(one.dataset).name if one.dataset.startswith("/") else one.dataset)
+def page_without_job(
+    folder: Path, notebooks: Mapping[str, State], is_starting: bool
+) -> RunPage | None:
+    """Of a folder in which no job has told of itself: what its notebooks were given and read.
+
+    None when there is no notebook, either.
+    """
+    if is_starting:
+        return RunPage("running", "At work: a server is started for the first job here.", ())
+    if not notebooks:
+        return None
+    number = max(sorted(notebooks), key=lambda one: notebooks[one] == "failed")
+    how, tone = _HOW.get(notebooks[number], ("did not run to its end", "unfinished"))
+    given = given_parameters(folder, number)
+    kept = {n: v for n, v in given.items() if n in ("run_dir", "store_dir")}
+    facts = _of_its_store(folder, given)
+    missing = next((one for one in ("04", "05") if notebooks.get(one) != "ok"), "")
+    command = ""
+    if tone != "ok":
+        command = run_command(number, given)
+    elif facts and missing:
+        command = run_command(missing, kept)
+    known = {"model": "model_path", "dataset": "dataset_path", "store": "store_dir"}
+    told = [Fact(what, str(given[name])) for what, name in known.items() if given.get(name)]
+    verdict = f"Notebook {number} {how}; no job has extracted rows in this folder."
+    return RunPage(tone, verdict, facts or tuple(told), command)
+
+
+_HOW: dict[State, tuple[str, Tone]] = {"ok": ("has run", "ok"), "failed": ("failed", "failed")}
+
+
+def _of_its_store(folder: Path, given: Mapping[str, Any]) -> tuple[Fact, ...]:
+    """Of the store that a notebook was given, or the folder's own; empty where there is none."""
+    place = str(given.get("store_dir") or folder / "store")
+    try:
+        store = find_store(place)
+    except (HslibError, OSError):
+        return tuple(_stored([place]))  # says why
+    if store is None:
+        return ()
+    m = store.manifest
+    what = _what(m.model_path, m.model_class, m.states_sentence(), m.dataset_path)
+    return (*what, *_stored([place]))
+
+
+def _what(model_path: str, model_class: str, states: str, dataset: str) -> Iterable[Fact]:
+    yield Fact("model", f"{Path(model_path).name} ({model_class})")
+    yield Fact("states", states)
+    yield Fact("dataset", Path(dataset).name if dataset.startswith("/") else dataset)
 
 
 def _rows(runs: Sequence[Run]) -> Iterable[Fact]:
@@ -182,11 +234,11 @@ def _with_reasons(failed: int, states: Iterable[ProgressState]) -> str:
     return f"{failed:,}" + (f" ({told})" if told else "")
 
 
-def _stored(records: Sequence[RunRecord]) -> Iterable[Fact]:
+def _stored(places: Iterable[str]) -> Iterable[Fact]:
     """What the store holds: of all that it holds, which may be more than this run's."""
     from hslib.stats import rate_summary
 
-    for place in dict.fromkeys(record.store for record in records):
+    for place in places:
         try:
             store = Store(place)
         except (HslibError, OSError) as error:

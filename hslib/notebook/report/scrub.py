@@ -10,7 +10,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 SECRET, HOST = "[secret]", "[host]"
@@ -73,12 +73,14 @@ _PUBLIC = re.compile(
 class Scrubber:
     """Replaces what it knows and what it recognises; all other text stays.
 
-    ``secrets`` and ``hosts``: words to take out wherever they stand; ``homes``: paths.
+    ``secrets`` and ``hosts``: words to take out wherever they stand; ``homes``: paths;
+    ``folder``: paths below it become relative, as a command there takes them.
     """
 
     secrets: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     homes: tuple[str, ...] = ()
+    folder: str = ""
 
     @classmethod
     def of_this_machine(cls, environment: Mapping[str, str] | None = None) -> "Scrubber":
@@ -93,16 +95,19 @@ class Scrubber:
             tuple(sorted(secrets, key=len, reverse=True)),
             tuple(sorted(hosts, key=len, reverse=True)),
             tuple(home for home in homes if len(home) > 1),
+            str(Path.cwd()),
         )
 
     def knowing(self, hosts: tuple[str, ...]) -> "Scrubber":
         """The same with more hosts to take out."""
-        return Scrubber(self.secrets, self.hosts + hosts, self.homes)
+        return replace(self, hosts=self.hosts + hosts)
 
     def clean(self, text: str) -> str:
         """Plain text or HTML without them."""
         for secret in self.secrets:
             text = text.replace(secret, SECRET)
+        if len(self.folder) > 1:
+            text = re.sub(rf"(?<![\w./-]){re.escape(self.folder)}/(?=\w)", "", text)
         text = _PRIVATE_KEY.sub(SECRET, text)
         text = _BEARER.sub(rf"\1\2{SECRET}", text)
         text = _IN_TABLE.sub(rf"\1{SECRET}\2", text)
