@@ -86,6 +86,11 @@ CASES: dict[str, tuple[Callable[[Rows], Rows], dict[str, list[int]], str]] = {
         {"dataset_limit": TOO_LONG},
         f"each of these {len(TOO_LONG)} rows is the beginning of the stored one, and ends at 20 ",
     ),
+    "two cut": (
+        lambda rows: [r[:LIMIT] if at in TOO_LONG[:2] else r for at, r in enumerate(rows)],
+        {"cut": TOO_LONG[:2]},
+        "the dataset lacks the end in 2 rows; sample ",
+    ),
     "halved": (
         lambda rows: [row[: len(row) // 2] for row in rows],
         {"cut": EVERY},

@@ -120,7 +120,7 @@ def _whole_row(index: int, pair: Pair, other_rows: Mapping[Ids, int]) -> Reason 
     if renamed:
         return Reason("special_ids", renamed)
     foreign = framing.other_vocabulary(pair)
-    if foreign:
+    if foreign and not (_is_in_place(pair) and pair.is_in_vocabulary):
         return Reason("other_vocabulary", foreign)
     return None
 

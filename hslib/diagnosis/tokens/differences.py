@@ -56,6 +56,12 @@ class Pair:
         return self.expected.vocabulary.special_ids | self.got.vocabulary.special_ids
 
     @property
+    def is_in_vocabulary(self) -> bool:
+        """Whether one vocabulary has all ids of both."""
+        size = min(self.expected.vocabulary.size, self.got.vocabulary.size)
+        return max(self.expected.ids + self.got.ids, default=0) < size
+
+    @property
     def same_vocabulary(self) -> bool:
         """Whether the ids of this pair mean the same pieces on both sides, 90 % of them."""
         ids = sorted(set(self.expected.ids) | set(self.got.ids))

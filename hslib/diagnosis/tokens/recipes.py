@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from hslib.diagnosis.catalogue import CATALOGUE, UNKNOWN_CAUSE
+from hslib.diagnosis.catalogue import CATALOGUE, OTHER_IDS, UNKNOWN_CAUSE
 from hslib.diagnosis.filing.finding import ranges
 from hslib.diagnosis.rows import LeftOut, TextRow, row_name
 from hslib.diagnosis.tokens.causes import Comparison, compare
@@ -12,7 +12,11 @@ from hslib.diagnosis.tokens.differences import Ids, Pair, Side, first_difference
 from hslib.diagnosis.tokens.tokenizers import Recipe, RenderError, Vocabulary
 
 DATASET = "dataset"
-_READ_BOTH = "read both texts: was one of them changed after the ids were made?"
+_CURES = {  # of causes whose catalogued cure is for stored samples
+    UNKNOWN_CAUSE: "read both texts: one of them may have been changed after the ids were made",
+    OTHER_IDS: "find out what changed the ids after they were made, and make them again; states "
+    "are right only for the ids that were sent",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +198,7 @@ def token_sentences(compared: Sequence[Compared]) -> list[str]:
 def _cause_words(code: str, rows: Sequence[Comparison]) -> str:
     """With the clearest example: a row of few causes."""
     cause = CATALOGUE[code]
-    cure = _READ_BOTH if code == UNKNOWN_CAUSE else cause.cure
+    cure = _CURES.get(code, cause.cure)
     shown = min(rows, key=lambda row: len(row.codes))
     evidence = next(reason.evidence for reason in shown.reasons if reason.code == code)
     where = first_difference(shown.pair)
