@@ -145,6 +145,11 @@ class StoreParameters(TrackedParameters):
         return url.absolute() if isinstance(url, Path) else url
 
     @property
+    def store_name(self) -> str:
+        """The store as a command would be given it: not absolute where it was not given so."""
+        return self.store_dir or f"{self.run_dir}/store"
+
+    @property
     def is_demo(self) -> bool:
         """Whether the run is the default one, which may be made when it is not there."""
         return not self.store_dir and self.run_dir == Parameters().run_dir

@@ -89,13 +89,17 @@ def _measure(name: str, drawn: Sequence[Bits]) -> dict[str, object]:
     }
 
 
-def recommend_compression(compared: "pandas.DataFrame", store: Store) -> str:
-    """What to do about it, in words, with the command."""
+def recommend_compression(compared: "pandas.DataFrame", store: Store, name: str) -> str:
+    """What to do about it, in words, with the command.
+
+    Args:
+        name: the store, as a command is given it.
+    """
     if {entry.encoding for entry in store.entries.values()} != {"plain"}:
         return f"The store's samples are encoded already ({store.encoding_sentence()})."
     lines = {line["encoding"]: line for line in compared.to_dict("records")}
     lossless, fp8 = lines["lossless"], lines["fp8"]
-    command = f"python -m hslib recode {shlex.quote(str(store.path))} OUT --encoding"
+    command = f"python -m hslib recode {shlex.quote(name)} OUT --encoding"
     if lossless["ratio"] > _WORTH_IT:
         text = f"Compression without loss would save only {_saved(lossless)}."
     else:

@@ -88,7 +88,8 @@ def _chosen(layers: str, shape: "ModelInfo") -> tuple[tuple[int, ...], list[str]
         if layers:
             raise
         some = tuple(range(1, min(3, shape.num_layers) + 1))
-        return some, [f"{error.message}: {error.fix}; these stand here as an example"]
+        named = ",".join(map(str, some))
+        return some, [f'{error.message}: name them, such as --boundaries "{named}"']
 
 
 def _of_draft(draft: "Draft", asked: "DraftLayers", last: int) -> Iterator[tuple[str, str]]:

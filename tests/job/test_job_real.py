@@ -228,7 +228,7 @@ def test_appended_rows_are_new_work_and_reordered_ones_are_refused(
     assert sent.indices() == [6, 7]
     sent.rids.clear()
     write_rows(tmp_path / "rows.jsonl", [SAMPLES[1], SAMPLES[0], *SAMPLES[2:]])
-    with pytest.raises(DatasetError, match="2 of them moved"):
+    with pytest.raises(DatasetError, match="2 moved to another index"):
         run(parameters())
     assert sent.rids == []
     run(parameters(on_changed_rows="redo"))

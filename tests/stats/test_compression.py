@@ -68,13 +68,13 @@ def test_an_empty_store_has_no_states(tmp_path: Path) -> None:
 def advice(store: Store, ratio: float) -> str:
     lines = [("lossless", True, ratio, 0.0), ("fp8", False, 0.5, 0.028)]
     columns = ["encoding", "lossless", "ratio", "relative_error"]
-    return recommend_compression(pd.DataFrame(lines, columns=columns), store)
+    return recommend_compression(pd.DataFrame(lines, columns=columns), store, "runs/a b/store")
 
 
 def test_the_advice_follows_the_numbers_and_the_store(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", made_up_rows(2))
     good = advice(store, 0.72)
-    command = f"`python -m hslib recode {store.path} OUT --encoding lossless`"
+    command = "`python -m hslib recode 'runs/a b/store' OUT --encoding lossless`"
     assert good.startswith(f"Without loss, 28% can be saved: {command}.")
     assert "FP8 saves 50%" in good and "more than 2.8%" in good
     assert advice(store, 0.97).startswith("Compression without loss would save only 3%.")

@@ -65,7 +65,7 @@ def test_the_command_that_an_unsound_store_names_repairs_it(
         _ = Store(place)[1]
     assert named[1] in opened.value.fix
     assert main(shlex.split(named[1])) == 1, "it was not sound"
-    assert "the next extraction takes them up again" in capsys.readouterr().out
+    assert "the next extraction takes these rows up again" in capsys.readouterr().out
     Store(place).verify(deep=True).require_clean()
     assert list(Store(place).entries) == [0]
 

@@ -186,7 +186,7 @@ def test_a_disk_without_room_is_told_before(
     source: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hslib.store.directory.Directory.free_bytes", lambda _self: 1000)
-    with pytest.raises(StoreError, match=r"takes about .* its disk has 1 kB free"):
+    with pytest.raises(StoreError, match=r"takes about .* its disk has 1.00 kB free"):
         recode_store(source, tmp_path / "out", "lossless", LIMIT)
 
 
