@@ -126,10 +126,7 @@ def _how_it_stands(state: ProgressState, now: float) -> str:
     if is_dead(state, now):
         silent_s = now - state.updated_at
         return f"DEAD (process {state.pid} has written nothing for {silent_s:.0f} s): {left}"
-    if state.state == "interrupted":
-        why = f" ({state.message})" if state.message else ""
-        return f"interrupted{why}: {left}"
-    return state.state
+    return f"interrupted: {left}" if state.state == "interrupted" else state.state
 
 
 def _replica(replica: ReplicaState) -> str:

@@ -122,7 +122,7 @@ def test_a_server_that_ends_with_its_job_is_not_dead_and_does_not_start(
     ending = shown("interrupted")
     assert "server: stopping, with its job" in ending and "not yet" not in ending
     assert "ETA" not in ending and "elapsed" not in ending
-    assert "job: interrupted (stopped at once): run again" in ending
+    assert "job: interrupted: run again" in ending
     assert "message" not in ending
     assert "server: stopped, with its job" in shown("interrupted", process_mark="gone")
     assert "server: dead" in shown("running", process_mark="gone"), "the job lost it"
