@@ -214,7 +214,9 @@ def test_what_reads_a_directory_reads_a_bucket(
     assert ours.samples.equals(theirs.samples)
     assert ours.layers.equals(theirs.layers)
     for trainer in (SpeculatorsFormat(), SpecForgeFormat()):
-        folders = [tmp_path / f"{trainer.drafter.trainer}-{place}" for place in ("bucket", "directory")]
+        folders = [
+            tmp_path / f"{trainer.drafter.trainer}-{place}" for place in ("bucket", "directory")
+        ]
         for store, out in zip((Store(url), local), folders, strict=True):
             export_store(store, out, trainer, demo.model_path(), draft_vocab_size=100)
         files = [row.file for row in read_rows(folders[0]).values()]
