@@ -94,7 +94,8 @@ def facts(state: ProgressState, now: float) -> list[tuple[str, str]]:
     reasons = sorted(state.reasons.items(), key=lambda item: -item[1])
     found += [("failed", f"{count} x {reason}") for reason, count in reasons]
     found += [("disk left", _disk(state, name)) for name in sorted(state.free_bytes)]
-    if state.message and state.state != "interrupted":
+    is_said = state.state == "interrupted" and state.message.startswith("stopped ")
+    if state.message and not is_said:
         found.append(("message", state.message))
     return found
 
