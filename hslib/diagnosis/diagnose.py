@@ -17,7 +17,7 @@ from hslib.diagnosis.tokens.recipes import (
     token_sentences,
 )
 from hslib.diagnosis.tokens.tokenizers import ServerVocabulary, Vocabulary, load_vocabulary
-from hslib.errors import HslibError
+from hslib.errors import DatasetError, HslibError
 from hslib.parameters import DiagnosisParameters
 from hslib.server import ServerClient
 
@@ -37,6 +37,13 @@ def run(parameters: DiagnosisParameters) -> Diagnosis:
     if not given.dataset or parameters.is_demo:  # the demo's log is of another dataset
         return diagnose_counts(observed)
     rows = load_rows(given.dataset)
+    if not (rows.lengths > 0).any():
+        raise DatasetError(
+            "no row of the dataset has input_ids: stored samples can't be compared with it",
+            fix="name the rows that were extracted; conversations are made into rows by "
+            f"'python -m hslib rows {given.dataset} ROWS.jsonl --model MODEL'",
+            dataset=given.dataset,
+        )
     ids = compare_stored(given.evidence, rows, _text_of(parameters, given))
     if ids is None:
         return diagnose_counts(observed, rows)
@@ -110,7 +117,7 @@ def _unread(parameters: DiagnosisParameters, given: Given) -> str:
         text_rows(given.dataset, 1)
         load_vocabulary(given.tokenizer, trust_remote_code=parameters.trust_remote_code)
     except HslibError as error:
-        return f"TOKENS NOT COMPARED: {error}"
+        return f"TOKENIZATION NOT COMPARED: {error}"
     return token_sentences([])[0]
 
 

@@ -56,7 +56,7 @@ def _left_out(evidence: str, dataset: str, tokenizer: str) -> list[str]:
                if not value]  # fmt: skip
     if missing:
         them = "it" if len(missing) == 1 else "them"
-        found.append(f"TOKENS NOT COMPARED: {' and '.join(missing)} not known; name {them}.")
+        found.append(f"TOKENIZATION NOT COMPARED: {' and '.join(missing)} not known; name {them}.")
     return found
 
 

@@ -42,12 +42,11 @@ def show_job(run_path: Path, refresh_s: float = _REFRESH_S) -> Any:
     """
     from IPython.display import HTML
 
-    state = read_progress(run_path)
-    if not watch.is_at_work(state, time.time()):
-        return HTML(job_html(state, time.time()))
+    if not watch.is_busy(run_path, time.time()):
+        return HTML(_job_now(run_path))
     import ipywidgets
 
-    widget = ipywidgets.HTML(job_html(state, time.time()))
+    widget = ipywidgets.HTML(_job_now(run_path))
     threading.Thread(
         target=_follow, args=(run_path, widget, refresh_s), name="hslib-view", daemon=True
     ).start()
@@ -60,8 +59,10 @@ def rows_asked(run_path: Path) -> int:
     return state.asked - state.rejected if state else 0
 
 
-def job_html(state: ProgressState | None, now: float) -> str:
+def job_html(state: ProgressState | None, now: float, starting_since: float | None = None) -> str:
     """A bar, and below it the facts that ``python -m hslib status`` prints. Pure."""
+    if starting_since is not None:
+        return f"<p>A job is {watch.starting_words(starting_since, now)}.</p>"
     if state is None:
         return "<p>No job has run here yet.</p>"
     done, asked = state.asked - watch.unfinished_rows(state), max(state.asked, 1)
@@ -75,9 +76,14 @@ def job_html(state: ProgressState | None, now: float) -> str:
 
 def _follow(run_path: Path, widget: Any, refresh_s: float) -> None:
     """Renew the widget until the job ends or dies."""
-    while True:
-        state = read_progress(run_path)
-        widget.value = job_html(state, time.time())
-        if not watch.is_at_work(state, time.time()):
-            return
+    is_busy = True
+    while is_busy:
+        is_busy = watch.is_busy(run_path, time.time())  # asked first: what is shown then is the end
+        widget.value = _job_now(run_path)
         time.sleep(refresh_s)
+
+
+def _job_now(run_path: Path) -> str:
+    state, now = read_progress(run_path), time.time()
+    since = None if watch.is_at_work(state, now) else watch.starting_since(run_path, state)
+    return job_html(state, now, since)

@@ -12,6 +12,7 @@ from hslib import demo, diagnosis
 from hslib.dataset import Sample
 from hslib.diagnosis import Diagnosis
 from hslib.diagnosis.ids.change import change_of, example_of, found_at
+from hslib.errors import DatasetError
 from hslib.parameters import DiagnosisParameters
 from hslib.store import Store
 from hslib.terminal import main
@@ -238,3 +239,13 @@ def test_an_example_names_the_first_position_and_both_lengths() -> None:
     )
     assert change_of(stored, row) == "other_ids"
     assert change_of(stored, np.array([4, 9, 9, 9])) == "other_row"
+
+
+def test_conversations_beside_a_store_are_said_to_be_no_rows(store: Path, tmp_path: Path) -> None:
+    """They are not "another dataset": no id was compared."""
+    chats = tmp_path / "chats.jsonl"
+    message = {"role": "user", "content": "Hi."}
+    chats.write_text((json.dumps({"messages": [message]}) + "\n") * COUNT)
+    with pytest.raises(DatasetError, match="no row of the dataset has input_ids") as raised:
+        run(store, str(chats))
+    assert f"python -m hslib rows {chats} ROWS.jsonl" in raised.value.fix

@@ -209,7 +209,7 @@ def test_a_folder_without_a_template_leaves_every_row_out_and_says_what_to_do(
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     compared = compare(write(tmp_path / "x.jsonl", demo_rows(3)), tokenizer_path=str(folder))
     words = diagnosis.token_sentences(compared)
-    assert words[0] == "TOKENS NOT COMPARED: no row could be rendered."
+    assert words[0] == "TOKENIZATION NOT COMPARED: no row could be rendered."
     assert "no_template: 3 rows (0-2)" in words[1]
     assert "put chat_template.jinja" in words[1]
 
@@ -247,7 +247,7 @@ def test_a_store_alone_is_compared_with_its_own_rows_and_never_with_the_demos(
     assert main(["diagnose", str(tmp_path / "store")]) == 0
     printed = capsys.readouterr().out
     assert "The dataset that the store's manifest names is not there" in printed
-    assert "TOKENS NOT COMPARED: --dataset not known" in printed
+    assert "TOKENIZATION NOT COMPARED: --dataset not known" in printed
 
 
 def test_what_is_not_given_is_not_compared(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_what_is_not_given_is_not_compared(tmp_path: Path) -> None:
     assert diagnosis.sentences(parameters, found, compared) == [
         "",
         "SAMPLES NOT COMPARED: no log and no store is named (log_path, store_dir).",
-        "TOKENS NOT COMPARED: tokenizer_path not known; name it.",
+        "TOKENIZATION NOT COMPARED: tokenizer_path not known; name it.",
     ]
     assert not diagnosis.is_good(parameters, found, compared)
     assert diagnosis.pair_table(compared).empty

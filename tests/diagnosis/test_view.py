@@ -143,7 +143,7 @@ def test_the_terminal_prints_the_verdict(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["diagnose", str(demo.case_study_path())]) == 1
     printed = capsys.readouterr().out
     assert "SYNCHRONISATION, not the tokenizer" in printed
-    assert "TOKENS NOT COMPARED: --dataset and --tokenizer not known" in printed
+    assert "TOKENIZATION NOT COMPARED: --dataset and --tokenizer not known" in printed
 
 
 def test_the_terminal_compares_tokens_when_a_tokenizer_is_named(
@@ -152,7 +152,7 @@ def test_the_terminal_compares_tokens_when_a_tokenizer_is_named(
     (tmp_path / "x.log").write_text("sample 0: got 5 tokens, expected 5\n")
     arguments = ["diagnose", str(tmp_path / "x.log"), "--tokenizer", str(demo.model_path())]
     assert main([*arguments, "--sample-limit", "9"]) == 1
-    assert "TOKENS NOT COMPARED: --dataset not known" in capsys.readouterr().out
+    assert "TOKENIZATION NOT COMPARED: --dataset not known" in capsys.readouterr().out
     rows = [json.loads(line) for line in demo.dataset_path().read_text().splitlines()[:3]]
     rows[1]["input_ids"] = rows[1]["input_ids"][:-4]
     data = tmp_path / "rows.jsonl"

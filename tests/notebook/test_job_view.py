@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 from make.progress import progress
+from make.waits import wait_until
 
 from hslib import notebook
 from hslib.notebook import job_view, live
+from hslib.server import run_lock
 
 
 def test_the_view_in_a_notebook_is_html_and_escapes_what_it_shows() -> None:
@@ -37,6 +39,19 @@ def test_while_a_job_is_at_work_the_view_is_a_widget_that_follows_it(tmp_path: P
         follower.join(10)
         assert not follower.is_alive(), "it ends with the job"
     assert "90 extracted" in widget.value
+
+
+def test_a_job_that_starts_its_server_is_followed_from_there(tmp_path: Path) -> None:
+    lock = run_lock(tmp_path)
+    widget = notebook.show_job(tmp_path, refresh_s=0.01)
+    assert widget.value.startswith("<p>A job is starting its server since ")
+    (tmp_path / "progress.json").write_text(progress(updated_at=time.time()).model_dump_json())
+    wait_until("the job's own word", lambda: "40%" in widget.value)
+    done = progress(state="finished", ok=90, updated_at=time.time())
+    (tmp_path / ".new").write_text(done.model_dump_json())
+    (tmp_path / ".new").replace(tmp_path / "progress.json")
+    lock.release()
+    wait_until("its end", lambda: "90 extracted" in widget.value)
 
 
 def test_a_bar_of_a_job_leaves_counts_and_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:

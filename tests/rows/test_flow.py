@@ -1,15 +1,17 @@
-"""From a ShareGPT file to trained drafters, by README's commands as they stand there."""
+"""From a ShareGPT file to trained drafters, by README's commands; only the steps are fewer."""
 
 import json
 from pathlib import Path
 
 import pytest
-from make.readme import block_with, checkout, shell
+from make.readme import block_with, checkout, replaced, shell
+from real.warm import WarmServers
 
 from hslib import demo
 from hslib.rows import read_manifest
 from hslib.store import Store
 
+FEWER_STEPS = {"run 06": "run 06 -p num_steps 25"}  # a drafter learns in 200: notebook 06
 NAMES = {"user": "human", "assistant": "gpt", "system": "system"}
 
 
@@ -23,11 +25,14 @@ def write_chats(path: Path, turns: int | None = None) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_readmes_commands_train_a_drafter_and_one_on_the_models_own_answers(tmp_path: Path) -> None:
+@pytest.mark.timeout(1800)
+def test_readmes_commands_train_a_drafter_and_one_on_the_models_own_answers(
+    tmp_path: Path, warm: WarmServers
+) -> None:
     checkout(tmp_path)
     write_chats(tmp_path / "sharegpt.jsonl")
-    shell(block_with("sharegpt.jsonl", "chats/rows.jsonl", "run 06"), tmp_path)
+    block = block_with("sharegpt.jsonl", "chats/rows.jsonl", "run 06")
+    shell(replaced(block, FEWER_STEPS), tmp_path, warm.for_kernels())
     runs = tmp_path / "runs/chats"
     assert read_manifest(runs / "rows.jsonl").counts.rows == 48
     assert len(Store(runs / "store").entries) == 48
@@ -36,7 +41,8 @@ def test_readmes_commands_train_a_drafter_and_one_on_the_models_own_answers(tmp_
     assert "trained_on_own_answers" not in metrics["drafters"]
 
     write_chats(tmp_path / "sharegpt.jsonl", turns=3)  # shorter: a CPU is slow to answer
-    shell(block_with("--regenerate", "own_answers_store"), tmp_path)
+    block = block_with("--regenerate", "own_answers_store")
+    shell(replaced(block, FEWER_STEPS), tmp_path, warm.for_kernels())
     made = read_manifest(runs / "own.jsonl").counts
     assert made.conversations == 48 and made.trained > 0 and made.rejected == {}
     assert len(Store(runs / "own/store").entries) == made.rows >= 48

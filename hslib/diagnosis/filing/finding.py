@@ -1,11 +1,13 @@
 """A cause, the samples that it explains, and why it is believed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hslib.diagnosis.catalogue import CATALOGUE, Cause
+
+_EXAMPLES = 3  # kept of findings that become one
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +27,22 @@ class Finding:
     @property
     def cause(self) -> Cause:
         return CATALOGUE[self.code]
+
+
+def merged(findings: Sequence[Finding]) -> list[Finding]:
+    """One finding per code, in the order in which the codes come first. Pure."""
+    found: dict[str, Finding] = {}
+    for finding in findings:
+        known = found.get(finding.code)
+        if known is not None:
+            finding = replace(
+                known,
+                samples=np.union1d(known.samples, finding.samples),
+                evidence=f"{known.evidence}; {finding.evidence}",
+                examples=(*known.examples, *finding.examples)[:_EXAMPLES],
+            )
+        found[finding.code] = finding
+    return list(found.values())
 
 
 def ranges(samples: Sequence[int] | np.ndarray, shown: int = 6) -> str:

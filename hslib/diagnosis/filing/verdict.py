@@ -7,7 +7,7 @@ import numpy as np
 
 from hslib.diagnosis.catalogue import OTHER_DATASET, UNKNOWN_CAUSE
 from hslib.diagnosis.filing import counts
-from hslib.diagnosis.filing.finding import Finding, ranges
+from hslib.diagnosis.filing.finding import Finding, merged, ranges
 from hslib.diagnosis.filing.observations import UNKNOWN, Observations
 from hslib.diagnosis.filing.seeds import repeats
 from hslib.diagnosis.filing.shifts import (
@@ -292,16 +292,7 @@ def _order(finding: Finding) -> tuple[bool, bool, int]:
 
 def verdict_of(findings: Sequence[Finding], observed: Observations) -> Verdict:
     """Order findings by size; findings of one code become one. Pure."""
-    merged: dict[str, Finding] = {}
-    for finding in findings:
-        known = merged.get(finding.code)
-        if known is None:
-            merged[finding.code] = finding
-            continue
-        samples = np.union1d(known.samples, finding.samples)
-        text = f"{known.evidence}; {finding.evidence}"
-        merged[finding.code] = replace(known, samples=samples, evidence=text)
-    ordered = sorted(merged.values(), key=_order)
+    ordered = sorted(merged(findings), key=_order)
     parts = [f.samples for f in ordered if f.code != OTHER_DATASET]
     wrong = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     compared = int((observed.compared | (observed.got > 0)).sum())

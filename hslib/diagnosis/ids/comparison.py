@@ -21,7 +21,7 @@ from hslib.diagnosis.catalogue import (
     PART,
     REORDERED,
 )
-from hslib.diagnosis.filing.finding import Finding
+from hslib.diagnosis.filing.finding import Finding, merged
 from hslib.diagnosis.ids.change import Text, change_of, example_of, found_at
 from hslib.diagnosis.rows import Rows
 
@@ -125,9 +125,8 @@ def compare_ids(
     unread = [index for index in places.changed if index not in tokens]
     if unread:
         findings.append(_unread(unread, findings))
-    findings = _merged(findings)
-    findings.sort(key=lambda f: -len(f.samples))
-    return IdComparison(places, tuple(findings))
+    by_size = sorted(merged(findings), key=lambda f: -len(f.samples))
+    return IdComparison(places, tuple(by_size))
 
 
 def _finding(code: str, samples: Sequence[int], evidence: str, examples: Sequence[str]) -> Finding:
@@ -235,18 +234,3 @@ def _unread(samples: Sequence[int], others: Sequence[Finding]) -> Finding:
     words = [f"sample {i}: its digest is of other ids" for i in samples[:_SHOWN]]
     why = "not read" if others else "their tokens can't be read: name the store, not its journal"
     return _finding(OTHER_IDS, samples, f"{len(samples)} by their digests alone ({why})", words)
-
-
-def _merged(findings: Sequence[Finding]) -> list[Finding]:
-    """One finding per code."""
-    found: dict[str, Finding] = {}
-    for finding in findings:
-        known = found.get(finding.code)
-        if known is None:
-            found[finding.code] = finding
-            continue
-        samples = np.union1d(known.samples, finding.samples)
-        examples = (*known.examples, *finding.examples)[:_SHOWN]
-        words = f"{known.evidence}; {finding.evidence}"
-        found[finding.code] = Finding(finding.code, samples, words, examples=examples)
-    return list(found.values())

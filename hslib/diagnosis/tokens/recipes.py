@@ -178,7 +178,7 @@ def token_sentences(compared: Sequence[Compared]) -> list[str]:
     total = len(main.comparisons)
     left_out = _left_out_words(main.left_out)
     if not total:
-        return ["TOKENS NOT COMPARED: no row could be rendered.", *left_out]
+        return ["TOKENIZATION NOT COMPARED: no row could be rendered.", *left_out]
     if not main.differing:
         words = f"TOKENS AGREE: the dataset's ids of all {total} rows are those {main.got.words}."
         return [words, *left_out]
