@@ -1,4 +1,4 @@
-"""The import rule: one way, no circle, few levels; what is instant; what tests may import.
+"""The import rule: one way, no circle, few levels; one class a name; what is instant.
 
 Read from the source, so that an import inside a function or under ``TYPE_CHECKING`` counts too.
 """
@@ -152,6 +152,15 @@ def longest_chain() -> list[str]:
 def test_the_plugin_imports_no_hslib() -> None:
     for module, tree in _modules(ROOT / "patches", "patches").items():
         assert not [of for of, _ in _imports(tree) if of.split(".")[0] == "hslib"], module
+
+
+def test_a_class_name_means_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for module, tree in _modules(ROOT / "hslib", "hslib").items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(module)
+    assert not {name: found for name, found in places.items() if len(found) > 1}
 
 
 def test_no_test_imports_from_another() -> None:

@@ -26,9 +26,9 @@ from hslib.rows import (
     Chat,
     Conversation,
     Counts,
-    Manifest,
     Recipe,
     Row,
+    RowsManifest,
     load_chat,
     make_file,
     making,
@@ -41,7 +41,7 @@ from hslib.server import ServerClient
 
 def make_rows(
     parameters: RowsParameters, show: Callable[[str], None] = lambda _line: None
-) -> Manifest:
+) -> RowsManifest:
     """The file of rows that notebook 00's parameters ask for, of the data's answers or anew.
 
     Args:
@@ -77,7 +77,7 @@ def answer_file(
     settings: AnswerSettings,
     servers: Sequence[ServerClient],
     on_progress: Callable[[AnswerProgress], None] = lambda _progress: None,
-) -> Manifest:
+) -> RowsManifest:
     """Let the served model answer every conversation of ``source``, or go on with what was begun.
 
     Args:
@@ -114,7 +114,7 @@ def answer_file(
         settings = _within_limits(settings, servers, recipe.model)
         read = _Read()
         with AnswerJournal(journal_path, msgspec.json.encode(asked)) as journal:
-            before = msgspec.json.decode(journal.begun_with, type=Manifest)
+            before = msgspec.json.decode(journal.begun_with, type=RowsManifest)
             making.require_same(files, before, asked)
             work = Regeneration(chat, servers, settings, journal, on_progress)
             _require_whole(work.run(_conversations(source, chat, read)))

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 import zstandard
 
-from hslib.dataset.sample import Fault
+from hslib.dataset.sample import RowFault
 from hslib.errors import DatasetError
 
 _BATCH = 256  # rows of a table in memory at once
@@ -30,7 +30,7 @@ _TABLES = ("parquet", "arrow file", "arrow stream")
 
 def read_file(
     path: Path, columns: Sequence[str] | None, first: int = 0
-) -> Iterator[dict[str, Any] | Fault]:
+) -> Iterator[dict[str, Any] | RowFault]:
     """Each row, or why it is none.
 
     In a table's structs, fields that are null are left out: Arrow gives every row the fields of all
@@ -129,10 +129,10 @@ def _zstd_lines(path: Path) -> Iterator[bytes]:
         yield rest
 
 
-def _parse_line(line: bytes) -> dict[str, Any] | Fault:
+def _parse_line(line: bytes) -> dict[str, Any] | RowFault:
     text = line.strip()
     if not text:
-        return Fault("blank", "the line is blank", "remove the line")
+        return RowFault("blank", "the line is blank", "remove the line")
     array = ": jq -c '.[]' makes them of an array" if text.startswith(b"[") else ""
     fix = f"write one JSON object per line{array}"
     try:
@@ -141,8 +141,8 @@ def _parse_line(line: bytes) -> dict[str, Any] | Fault:
         row = _lenient(text)
         if row is None:
             torn = "" if line.endswith(b"\n") else "; the last line has no end, it may be torn off"
-            return Fault("not_json", f"{error}{torn}", fix)
-    return row if isinstance(row, dict) else Fault("not_json", f"a {type(row).__name__}", fix)
+            return RowFault("not_json", f"{error}{torn}", fix)
+    return row if isinstance(row, dict) else RowFault("not_json", f"a {type(row).__name__}", fix)
 
 
 def _lenient(text: bytes) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hslib.dataset.sample import Fault
+from hslib.dataset.sample import RowFault
 
 # In the order in which one is taken. TRL writes completion_mask and assistant_masks, transformers
 # assistant_masks, prompt_mask has 1 where a token does NOT train.
@@ -34,7 +34,7 @@ class Mask(NamedTuple):
     column: str
 
 
-def read_mask(row: Mapping[str, Any], ids: np.ndarray, column: str = "") -> Mask | Fault:
+def read_mask(row: Mapping[str, Any], ids: np.ndarray, column: str = "") -> Mask | RowFault:
     """Which of ``ids``, int32 [T], train.
 
     Args:
@@ -43,7 +43,7 @@ def read_mask(row: Mapping[str, Any], ids: np.ndarray, column: str = "") -> Mask
     if column:
         if row.get(column) is None:
             fix = "write it for every row, or leave mask_column empty"
-            return Fault("no_mask", f"the row has no {column}", fix)
+            return RowFault("no_mask", f"the row has no {column}", fix)
         names = [column]
     else:
         names = [name for name in MASK_COLUMNS if row.get(name) is not None]
@@ -52,7 +52,7 @@ def read_mask(row: Mapping[str, Any], ids: np.ndarray, column: str = "") -> Mask
     found = Mask(np.ones(len(ids), np.uint8), "")
     for name in names:
         values = _from_labels(row[name], ids) if name == "labels" else _read(name, row[name], ids)
-        if isinstance(values, Fault):
+        if isinstance(values, RowFault):
             return values
         if found.column and (differing := np.flatnonzero(found.values != values)).size:
             return _disagreement(found, Mask(values, name), differing)
@@ -60,7 +60,7 @@ def read_mask(row: Mapping[str, Any], ids: np.ndarray, column: str = "") -> Mask
     return found
 
 
-def read_flags(name: str, values: Any, num_tokens: int) -> np.ndarray | Fault:
+def read_flags(name: str, values: Any, num_tokens: int) -> np.ndarray | RowFault:
     """One 0 or 1 per token, as uint8 [T]."""
     try:
         flags = np.frombuffer(bytearray(values), np.uint8) if isinstance(values, list) else None
@@ -68,13 +68,13 @@ def read_flags(name: str, values: Any, num_tokens: int) -> np.ndarray | Fault:
         flags = None
     if flags is None or (flags > 1).any():
         fix = "write one flat list of 0 and 1"
-        return Fault("mask_values", f"{name} is {show(values)}", fix)
+        return RowFault("mask_values", f"{name} is {show(values)}", fix)
     return _wrong_length(name, len(flags), num_tokens) or flags
 
 
-def _read(name: str, values: Any, ids: np.ndarray) -> np.ndarray | Fault:
+def _read(name: str, values: Any, ids: np.ndarray) -> np.ndarray | RowFault:
     flags = read_flags(name, values, len(ids))
-    if isinstance(flags, Fault) or not is_inverted(name):
+    if isinstance(flags, RowFault) or not is_inverted(name):
         return flags
     return np.asarray(1 - flags, np.uint8)
 
@@ -92,14 +92,14 @@ def _says_what_trains(labels: Any, ids: list[int], names: list[str]) -> bool:
     return is_only or (len(labels) == len(ids) and set(map(type, labels)) == {int})
 
 
-def _from_labels(labels: Any, ids: np.ndarray) -> np.ndarray | Fault:
+def _from_labels(labels: Any, ids: np.ndarray) -> np.ndarray | RowFault:
     try:
         wanted = np.asarray(labels)
     except ValueError:  # lists of several lengths
         wanted = np.empty(0)
     if wanted.ndim != 1 or wanted.dtype.kind != "i":
         fix = f"write the id of each token that trains, {_NOT_TRAINED} for the others"
-        return Fault("mask_values", f"labels is {show(labels)}", fix)
+        return RowFault("mask_values", f"labels is {show(labels)}", fix)
     if fault := _wrong_length("labels", len(wanted), len(ids)):
         return fault
     trains: np.ndarray = wanted != _NOT_TRAINED
@@ -111,20 +111,20 @@ def _from_labels(labels: Any, ids: np.ndarray) -> np.ndarray | Fault:
     if trains[:-1].any() and not (trains[:-1] & (wanted[:-1] != ids[1:])).any():
         detail += "; they fit when shifted by one: labels[i] is input_ids[i + 1]"
     fix = "write labels at the positions of their ids, unshifted; trainers shift for themselves"
-    return Fault("labels_disagree", detail, fix)
+    return RowFault("labels_disagree", detail, fix)
 
 
-def _wrong_length(name: str, length: int, num_tokens: int) -> Fault | None:
+def _wrong_length(name: str, length: int, num_tokens: int) -> RowFault | None:
     if length == num_tokens:
         return None
     detail = f"{name} has {length} entries, input_ids {num_tokens}"
-    return Fault("mask_length", detail, "make one mask entry per id")
+    return RowFault("mask_length", detail, "make one mask entry per id")
 
 
-def _disagreement(one: Mask, other: Mask, differing: np.ndarray) -> Fault:
+def _disagreement(one: Mask, other: Mask, differing: np.ndarray) -> RowFault:
     at = differing[0]
     yes, no = (one, other) if one.values[at] else (other, one)
-    return Fault(
+    return RowFault(
         "masks_disagree",
         f"by {yes.column} the token at position {at} trains, by {no.column} not; they differ at "
         f"{differing.size} of {len(one.values)} positions",

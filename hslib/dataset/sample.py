@@ -63,7 +63,7 @@ class Rejection:
     where: str = ""  # file and line
 
 
-class Fault(NamedTuple):
+class RowFault(NamedTuple):
     """Why a row is rejected."""
 
     reason: str

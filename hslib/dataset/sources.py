@@ -15,7 +15,7 @@ from typing import Any
 
 from hslib.dataset.files import is_table, read_file, sniff
 from hslib.dataset.hub import local_snapshot, read_hub_source, split_files
-from hslib.dataset.sample import Fault, Rejection
+from hslib.dataset.sample import Rejection, RowFault
 from hslib.dataset.source_name import HUB, absolute_source
 from hslib.errors import DatasetError
 
@@ -66,7 +66,7 @@ def rows_of(
         in_table = is_table(file)
         for number, row in enumerate(read_file(file, columns, index)):
             place = Place(index, file, number, in_table)
-            if isinstance(row, Fault):
+            if isinstance(row, RowFault):
                 yield place, Rejection(index, str(index), *row, str(place))
             else:
                 yield place, row

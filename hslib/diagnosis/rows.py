@@ -12,7 +12,7 @@ from hslib.rows import Conversation, read_conversation
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class DatasetRows:
     """The ids of all rows; 4 bytes of memory per token.
 
     ``lengths`` int64 [R] tokens, -1 for a row without ids; ``ids`` int32, row ``r`` at
@@ -61,7 +61,7 @@ class LeftOut:
     fix: str
 
 
-def load_rows(path: str | Path) -> Rows:
+def load_rows(path: str | Path) -> DatasetRows:
     """Every row's ids; raises :class:`~hslib.errors.DatasetError` for a broken file."""
     parts, lengths = [], []
     for _, row in read_rows(path):
@@ -75,7 +75,7 @@ def load_rows(path: str | Path) -> Rows:
         lengths.append(len(part) or -1)
     offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
     flat = np.concatenate(parts) if parts else np.zeros(0, "<i4")
-    return Rows(np.array(lengths, np.int64), flat, offsets)
+    return DatasetRows(np.array(lengths, np.int64), flat, offsets)
 
 
 def row_name(index: int, line: int) -> str:

@@ -29,7 +29,7 @@ from hslib.errors import ExportError
 from hslib.export import fp8
 from hslib.export.draft_vocabulary import VocabularyMap, count_tokens, vocabulary_map
 from hslib.export.drafters import Drafter
-from hslib.export.format import Context, Row, TrainerFormat
+from hslib.export.format import Context, ExportedRow, TrainerFormat
 from hslib.export.reading import Reading, make_reading
 from hslib.export.report import ExportReport
 from hslib.files import Lock, write_atomically, write_file
@@ -163,7 +163,7 @@ def _fp8_errors(store: Store, plan: Sequence[Entry], reading: Reading) -> dict[s
     return dict(zip(reading.state_names, worst, strict=True))
 
 
-def read_rows(out: Path) -> dict[int, Row]:
+def read_rows(out: Path) -> dict[int, ExportedRow]:
     """The finished rows of an export by number; a torn last line is left out."""
     path = out / "export.jsonl"
     if not path.exists():
@@ -173,7 +173,7 @@ def read_rows(out: Path) -> dict[int, Row]:
     for line in lines:
         found = orjson.loads(line)
         found.pop("linked", None)  # of exports made before links were given up
-        rows[found["row"]] = Row(**found)
+        rows[found["row"]] = ExportedRow(**found)
     return dict(sorted(rows.items()))
 
 
@@ -185,7 +185,7 @@ def _make_rows(
     reading: Reading,
     workers: int,
     on_row: Callable[[int], None],
-) -> tuple[tuple[Row, ...], int]:
+) -> tuple[tuple[ExportedRow, ...], int]:
     """Make the rows that are not done; all rows, and how many of them were made."""
     done = {}
     for number, row in read_rows(out).items():
@@ -200,12 +200,12 @@ def _make_rows(
         ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool,
     ):
 
-        def make(number: int) -> Row:
+        def make(number: int) -> ExportedRow:
             entry, file = plan[number], trainer.file(number)
             target = out / file
             target.parent.mkdir(parents=True, exist_ok=True)
             write_file(target, trainer.parts(store.checked(entry.index), reading), ".tmp")
-            row = Row(number, entry.index, entry.checksum, file, target.stat().st_size)
+            row = ExportedRow(number, entry.index, entry.checksum, file, target.stat().st_size)
             with lock:
                 lines.write(_line(row))
             on_row(row.size_bytes)
@@ -220,14 +220,14 @@ def _make_rows(
     return tuple(done[number] for number in sorted(done)), len(futures)
 
 
-def _is_done(out: Path, plan: Sequence[Entry], row: Row) -> bool:
+def _is_done(out: Path, plan: Sequence[Entry], row: ExportedRow) -> bool:
     if row.row >= len(plan) or plan[row.row].checksum != row.source:
         return False
     path = out / row.file
     return path.is_file() and path.stat().st_size == row.size_bytes
 
 
-def _line(row: Row) -> bytes:
+def _line(row: ExportedRow) -> bytes:
     return orjson.dumps(asdict(row)) + b"\n"
 
 

@@ -12,7 +12,7 @@ from hslib.store import Store, StoredSample, Tokens
 
 
 @dataclass(frozen=True)
-class Row:
+class ExportedRow:
     """One finished row: a line of ``export.jsonl``."""
 
     row: int
@@ -30,7 +30,7 @@ class Context:
     out: Path
     model_path: Path
     reading: Reading
-    rows: tuple[Row, ...]
+    rows: tuple[ExportedRow, ...]
     longest: int  # tokens
     vocabulary: VocabularyMap | None  # None = the model's whole vocabulary
     token_counts: dict[int, int]

@@ -271,7 +271,7 @@ def _what_fits(plan: JobPlan, free: int, num_shards: int) -> str:
 
 
 @dataclass(frozen=True)
-class Totals:
+class Outcomes:
     """The outcome of every row asked for."""
 
     asked: int
@@ -290,7 +290,7 @@ class Totals:
         return self.unfinished == 0
 
 
-def count_outcomes(plan: JobPlan, state: JournalState) -> Totals:
+def count_outcomes(plan: JobPlan, state: JournalState) -> Outcomes:
     """Totals from the journal as it stands after a run, not from the run's own counters."""
     done = sum(index in state.stored for index in plan.done)
     ok = failed = 0
@@ -300,7 +300,7 @@ def count_outcomes(plan: JobPlan, state: JournalState) -> Totals:
             ok += 1
         elif _failed_the_same_row(state, row):
             failed += 1
-    return Totals(
+    return Outcomes(
         asked=plan.num_rows,
         ok=ok,
         already_done=done,

@@ -21,7 +21,7 @@ from hslib.errors import DatasetError, JobError, ServerError
 from hslib.job.inputs import dataset_of
 from hslib.job.plan import (
     JobPlan,
-    Totals,
+    Outcomes,
     count_outcomes,
     in_shard,
     plan_job,
@@ -116,7 +116,7 @@ class Job:
 class Result:
     """How a run ended, counted from the journal."""
 
-    totals: Totals
+    totals: Outcomes
     interrupted: bool
     failed: dict[int, str]  # index -> reason
     rejections: tuple[Rejection, ...] = ()

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import pydantic
 
 from hslib.files import write_atomically
-from hslib.job.pace import Counts, Pace
+from hslib.job.pace import Amounts, Pace
 from hslib.store import StoreUrl
 
 LOG_EVERY_S = 2.0
@@ -149,7 +149,7 @@ class Progress:
         free = free_bytes(self._disks)  # not under the lock: a file system may be slow to say
         with self._lock:
             now, at = self._now, time.monotonic()
-            counts = Counts(now.ok, now.num_tokens, now.size_bytes)
+            counts = Amounts(now.ok, now.num_tokens, now.size_bytes)
             pace = self._pace.rates if now.state == "running" else self._pace.overall
             rates = pace(at, counts)
             left = self._todo_tokens - now.num_tokens

@@ -17,7 +17,7 @@ _READS_PARAMETERS = re.compile(r"\bread_parameters\((\w+),")
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """A notebook with the parameters that it is given, all of them checked."""
 
     notebook: Path
@@ -61,7 +61,7 @@ def _numbered(folder: Path) -> list[Path]:
     return sorted(folder.glob("[0-9][0-9]_*.ipynb"))
 
 
-def plan_run(notebook: Path, values: Mapping[str, Any], output: Path | None = None) -> Run:
+def plan_run(notebook: Path, values: Mapping[str, Any], output: Path | None = None) -> PlannedRun:
     """Check parameters before a kernel starts; the output is in the run's directory if not given.
 
     Args:
@@ -73,7 +73,7 @@ def plan_run(notebook: Path, values: Mapping[str, Any], output: Path | None = No
     model = parameters_model(notebook)
     parameters = model.from_values(dict(values))
     given = parameters.model_dump(mode="json", exclude_unset=True)
-    return Run(notebook, parameters, output or parameters.run_path / notebook.name, given)
+    return PlannedRun(notebook, parameters, output or parameters.run_path / notebook.name, given)
 
 
 def parameters_model(notebook: Path) -> type[Parameters]:
@@ -100,7 +100,7 @@ def parameters_model(notebook: Path) -> type[Parameters]:
     )
 
 
-def execute(run: Run) -> str:
+def execute(run: PlannedRun) -> str:
     """Run it to its end, with papermill's bar in a terminal; returns the verdict.
 
     An earlier one that ran to its end is kept as ``NAME.1.ipynb`` until this one has, too.
@@ -147,7 +147,7 @@ def _keep_finished(output: Path) -> Path:
     return kept
 
 
-def _in_its_own_words(error: Any, run: Run) -> str:
+def _in_its_own_words(error: Any, run: PlannedRun) -> str:
     """The failed cell's error; one that is not the kit's has its type too, and its traceback."""
     told = f"cell {error.exec_count}: {error.ename}: {error.evalue}"
     kept = run.parameters.run_path / TRACEBACK_FILE

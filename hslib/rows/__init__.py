@@ -3,7 +3,7 @@
 from hslib.rows.chat import Chat, load_chat
 from hslib.rows.chunk import Counts
 from hslib.rows.conversation import Conversation, Message, read_conversation
-from hslib.rows.making import Manifest, make_file, read_manifest
+from hslib.rows.making import RowsManifest, make_file, read_manifest
 from hslib.rows.recipe import Recipe
 from hslib.rows.row import Row, make_rows
 from hslib.rows.view import (
@@ -29,7 +29,6 @@ __all__ = [
     "load_chat",
     "make_file",
     "make_rows",
-    "Manifest",
     "Message",
     "read_conversation",
     "read_manifest",
@@ -39,5 +38,6 @@ __all__ = [
     "Row",
     "row_html",
     "row_text",
+    "RowsManifest",
     "sentences",
 ]

@@ -14,7 +14,7 @@ from hslib.errors import DatasetError, ParameterError
 from hslib.model import require_folder
 from hslib.rows.conversation import Conversation, Message
 from hslib.rows.recipe import Recipe
-from hslib.rows.tokens import Tokens
+from hslib.rows.tokens import PlainTokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -34,7 +34,7 @@ class Chat:
     """Renders messages with one template, and knows which tokens end an answer."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", recipe: Recipe) -> None:
-        self.tokens = Tokens(tokenizer)
+        self.tokens = PlainTokenizer(tokenizer)
         self.tokenizer, self.recipe = tokenizer, recipe
         self._template = _template_text(recipe)
         self.end_texts = _end_texts(tokenizer, recipe)

@@ -32,7 +32,7 @@ _SHOWN = 20  # rejections in the manifest
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class RowsManifest(msgspec.Struct, frozen=True):
     """How a file of rows was made, and what became of its source."""
 
     recipe: dict[str, Any]
@@ -89,9 +89,9 @@ class Files:
         return self.beside(".journal")
 
 
-def read_manifest(out: str | Path) -> Manifest:
+def read_manifest(out: str | Path) -> RowsManifest:
     """The manifest beside a finished file; raises FileNotFoundError where there is none."""
-    return msgspec.json.decode(Files(Path(out)).manifest.read_bytes(), type=Manifest)
+    return msgspec.json.decode(Files(Path(out)).manifest.read_bytes(), type=RowsManifest)
 
 
 def make_file(
@@ -100,7 +100,7 @@ def make_file(
     recipe: Recipe,
     workers: int = 0,
     on_progress: Callable[[Counts], object] = lambda _counts: None,
-) -> Manifest:
+) -> RowsManifest:
     """Make the rows of all conversations of ``source``, or go on with what was begun.
 
     Args:
@@ -129,11 +129,11 @@ def make_file(
 
 def _make(
     files: Files,
-    asked: Manifest,
+    asked: RowsManifest,
     chat: Chat,
     workers: int,
     on_progress: Callable[[Counts], object],
-) -> Manifest:
+) -> RowsManifest:
     if files.beside(".answers").exists():
         raise JobError(
             f"{files.out.name} was begun with the model's own answers (regenerate)",
@@ -155,11 +155,11 @@ def _make(
     return _finish(files, asked, commits)
 
 
-def begun_manifest(chat: Chat, source: str) -> Manifest:
+def begun_manifest(chat: Chat, source: str) -> RowsManifest:
     """What is known before the first row."""
     ends = sorted({*chat.end_texts, *chat.recipe.end_tokens})
     recipe = {**asdict(chat.recipe), "end_tokens": ends}
-    return Manifest(
+    return RowsManifest(
         recipe=msgspec.json.decode(msgspec.json.encode(recipe, enc_hook=str)),
         template_digest=chat.template_digest,
         tokenizer_digest=tokenizer_digest(chat.recipe.model),
@@ -171,7 +171,7 @@ def begun_manifest(chat: Chat, source: str) -> Manifest:
     )
 
 
-def _differences(before: Manifest, asked: Manifest) -> list[str]:
+def _differences(before: RowsManifest, asked: RowsManifest) -> list[str]:
     """Fields that the bytes of the rows depend on; a moved folder or file is not one."""
     names = {**before.recipe, **asked.recipe}.keys() - {"model", "chat_template"}
     found = [
@@ -185,7 +185,7 @@ def _differences(before: Manifest, asked: Manifest) -> list[str]:
     return found
 
 
-def require_same(files: Files, before: Manifest, asked: Manifest) -> None:
+def require_same(files: Files, before: RowsManifest, asked: RowsManifest) -> None:
     if found := _differences(before, asked):
         raise JobError(
             f"{files.out.name} was begun with other settings: {'; '.join(found)}",
@@ -204,7 +204,7 @@ def _other_source(files: Files, chunk: int) -> JobError:
     )
 
 
-def made_before(files: Files, asked: Manifest) -> Manifest:
+def made_before(files: Files, asked: RowsManifest) -> RowsManifest:
     """The manifest of a file that is whole, if it is what is asked for now."""
     if not files.manifest.exists():
         raise JobError(
@@ -224,7 +224,7 @@ def made_before(files: Files, asked: Manifest) -> Manifest:
     return before
 
 
-def _begun(files: Files, asked: Manifest) -> list[_Commit]:
+def _begun(files: Files, asked: RowsManifest) -> list[_Commit]:
     """The chunks that count; what was written behind them is cut off."""
     lines = files.journal.read_bytes().split(b"\n")[:-1] if files.journal.exists() else []
     if not lines:
@@ -232,7 +232,7 @@ def _begun(files: Files, asked: Manifest) -> list[_Commit]:
             path.write_bytes(b"")
         write_atomically(files.journal, msgspec.json.encode(asked) + b"\n")
         return []
-    require_same(files, msgspec.json.decode(lines[0], type=Manifest), asked)
+    require_same(files, msgspec.json.decode(lines[0], type=RowsManifest), asked)
     commits = [msgspec.json.decode(line, type=_Commit) for line in lines[1:]]
     os.truncate(files.journal, sum(len(line) + 1 for line in lines))
     if files.partial.exists():
@@ -299,7 +299,7 @@ def _commit(
     os.fsync(journal.fileno())
 
 
-def _finish(files: Files, asked: Manifest, commits: list[_Commit]) -> Manifest:
+def _finish(files: Files, asked: RowsManifest, commits: list[_Commit]) -> RowsManifest:
     """Let the file appear, then its manifest; each step may be repeated after a kill."""
     if files.partial.exists():
         appear(files)
@@ -326,7 +326,7 @@ def appear(files: Files) -> None:
     sync_directory(files.out.parent)
 
 
-def write_manifest(files: Files, manifest: Manifest) -> Manifest:
+def write_manifest(files: Files, manifest: RowsManifest) -> RowsManifest:
     """Write it, with the first rejections of their file."""
     with files.rejected.open("rb") as handle:
         shown = [msgspec.json.decode(line) for line, _ in zip(handle, range(_SHOWN), strict=False)]

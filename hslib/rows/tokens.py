@@ -22,7 +22,7 @@ class MergeError(Exception):
         super().__init__(position)
 
 
-class Tokens:
+class PlainTokenizer:
     """A tokenizer, called without added special tokens: the template has written them."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from hslib.dataset import Rejection, read_rows
 from hslib.errors import JobError
 from hslib.rows.chat import Chat
-from hslib.rows.making import Manifest
+from hslib.rows.making import RowsManifest
 from hslib.rows.row import Row
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _SPECIAL = ";font-weight:bold"
 _MOST_TOKENS = 1500
 
 
-def sentences(manifest: Manifest, max_rejected_share: float = 1.0) -> list[str]:
+def sentences(manifest: RowsManifest, max_rejected_share: float = 1.0) -> list[str]:
     """The verdict."""
     counts = manifest.counts
     if not counts.rows:
@@ -56,7 +56,7 @@ def sentences(manifest: Manifest, max_rejected_share: float = 1.0) -> list[str]:
     return lines
 
 
-def _on_policy(manifest: Manifest) -> str:
+def _on_policy(manifest: RowsManifest) -> str:
     settings, found = manifest.recipe["regenerated"], manifest.answers
     early = ", ".join(f"{n:,} {reason}" for reason, n in sorted(found["ended_early"].items()))
     text = (
@@ -68,12 +68,12 @@ def _on_policy(manifest: Manifest) -> str:
     return text + (f" Conversations that end early: {early}." if early else "")
 
 
-def is_good(manifest: Manifest, max_rejected_share: float) -> bool:
+def is_good(manifest: RowsManifest, max_rejected_share: float) -> bool:
     """Whether rows were made, and not too many rejected."""
     return manifest.counts.rows > 0 and manifest.counts.rejected_share <= max_rejected_share
 
 
-def require_good(manifest: Manifest, max_rejected_share: float) -> None:
+def require_good(manifest: RowsManifest, max_rejected_share: float) -> None:
     """Raises :class:`~hslib.errors.JobError` where :func:`is_good` says no."""
     if not is_good(manifest, max_rejected_share):
         raise JobError(
@@ -83,7 +83,7 @@ def require_good(manifest: Manifest, max_rejected_share: float) -> None:
         )
 
 
-def facts(manifest: Manifest) -> dict[str, str]:
+def facts(manifest: RowsManifest) -> dict[str, str]:
     """Numbers of what was made."""
     counts = manifest.counts
     return {
@@ -97,11 +97,11 @@ def facts(manifest: Manifest) -> dict[str, str]:
     }
 
 
-def _by_number(manifest: Manifest) -> list[tuple[str, int]]:
+def _by_number(manifest: RowsManifest) -> list[tuple[str, int]]:
     return sorted(manifest.counts.rejected.items(), key=lambda item: (-item[1], item[0]))
 
 
-def rejection_table(manifest: Manifest) -> "pandas.DataFrame":
+def rejection_table(manifest: RowsManifest) -> "pandas.DataFrame":
     """``reason, rows, first row, evidence, cure``, most frequent first."""
     import pandas
 

@@ -71,9 +71,9 @@ def run(
 ) -> int:
     """Run a notebook with papermill; its verdict is printed here.
 
-    Its parameters are listed by: papermill --help-notebook notebooks/03_extraction.ipynb. The
-    executed notebook is kept in the run's directory, which is made. Exit code 1: a cell failed; 130:
-    interrupted.
+    Its parameters are listed by: papermill --help-notebook notebooks/03_extraction.ipynb.
+    The executed notebook is kept in the run's directory, which is made. Exit code 1: a cell failed;
+    130: interrupted.
     """
     from hslib.job import read_progress
     from hslib.notebook import execution

@@ -14,13 +14,13 @@ from make.stores import model_store
 from hslib import demo, diagnosis
 from hslib.dataset import Sample
 from hslib.diagnosis.tokens.recipes import Compared, reference
-from hslib.diagnosis.tokens.tokenizers import Recipe, Vocabulary, load_vocabulary
+from hslib.diagnosis.tokens.tokenizers import Rendering, Vocabulary, load_vocabulary
 from hslib.errors import DatasetError, RequestError
 from hslib.parameters import DiagnosisParameters
 from hslib.server import launch as server
 from hslib.terminal import main
 
-GENERATION = Recipe(add_generation_prompt=True)
+GENERATION = Rendering(add_generation_prompt=True)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_mixed_causes_are_reported_as_a_mix(tmp_path: Path, vocabulary: Vocabula
     for i in range(10, 20):
         rows[i]["input_ids"] = rows[i]["input_ids"][:-4]
     rows[20]["input_ids"], rows[21]["input_ids"] = other[21], other[20]
-    end = vocabulary.encode("<|im_end|>", Recipe())[0]
+    end = vocabulary.encode("<|im_end|>", Rendering())[0]
     for i in range(22, 25):  # of equal count
         rows[i]["input_ids"] = [2 if n == end else n for n in rows[i]["input_ids"]]
     main = main_of(compare(write(tmp_path / "rows.jsonl", rows)))
@@ -130,12 +130,12 @@ def test_what_is_no_cut_and_no_template_is_not_called_that(
 
 
 def test_plain_text_rows_are_compared_too(tmp_path: Path, vocabulary: Vocabulary) -> None:
-    ids = vocabulary.encode("How much is 8 x 10?", Recipe())
+    ids = vocabulary.encode("How much is 8 x 10?", Rendering())
     compared = compare(write(tmp_path / "rows.jsonl", [{"text": "How much is 8 x 10?",
                                                         "input_ids": [1, *ids]}]))  # fmt: skip
     assert main_of(compared).differing[0].codes == ("bos",)
-    assert [c.got.recipe for c in compared if c.got.recipe != Recipe()] == [
-        Recipe(add_special_tokens=True)
+    assert [c.got.recipe for c in compared if c.got.recipe != Rendering()] == [
+        Rendering(add_special_tokens=True)
     ]
 
 
@@ -183,7 +183,7 @@ def test_a_row_that_cannot_be_rendered_is_named_and_the_rest_is_compared(
     tmp_path: Path, vocabulary: Vocabulary
 ) -> None:
     read = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Yes."}]
-    ids = vocabulary.encode_chat(read, Recipe())
+    ids = vocabulary.encode_chat(read, Rendering())
     compared = compare(
         write(tmp_path / "rows.jsonl", [{**chat, "input_ids": ids} for chat in CHATS])
     )

@@ -29,7 +29,7 @@ from hslib.diagnosis.tokens.differences import (
     segments,
     windows,
 )
-from hslib.diagnosis.tokens.tokenizers import Recipe, Vocabulary, readable
+from hslib.diagnosis.tokens.tokenizers import Rendering, Vocabulary, readable
 
 CASES = 24
 VOCABULARIES = [byte_level, unigram, tiktoken_like]
@@ -256,7 +256,7 @@ def test_equal_counts_with_other_ids_are_caught() -> None:
 def test_mistrals_tokenizers_agree_with_themselves_and_lack_a_bos(version: str) -> None:
     vocabulary = mistral(version)
     text = sentence(random.Random(2), 30) + " ☃ 漢字"
-    a = vocabulary.encode(text, Recipe(add_special_tokens=True))
+    a = vocabulary.encode(text, Rendering(add_special_tokens=True))
     assert compare(0, pair_of(vocabulary, a, a)).agrees
     assert compare(0, pair_of(vocabulary, a, a[1:])).codes == ("bos",)
     other = vocabulary.encode("cafe\u0301 " + text, PLAIN)
@@ -278,7 +278,7 @@ def test_several_causes_in_one_row_are_all_named(vocabulary: Vocabulary) -> None
     messages = conversation(random.Random(5))
     plain = vocabulary.encode_chat(messages, PLAIN)
     messages[0]["content"] += "\n"
-    recipe = Recipe(add_special_tokens=True, add_generation_prompt=True)
+    recipe = Rendering(add_special_tokens=True, add_generation_prompt=True)
     other = vocabulary.encode_chat(messages, recipe)
     found = compare(0, whole(plain, other, vocabulary))
     assert set(found.codes) == {"bos", "generation_prompt", "stripped"}
@@ -288,7 +288,7 @@ def test_an_explained_part_does_not_hide_an_unexplained_one(vocabulary: Vocabula
     messages = conversation(random.Random(6))
     plain = vocabulary.encode_chat(messages, PLAIN)
     messages[1]["content"] = "something else over again"
-    other = vocabulary.encode_chat(messages, Recipe(add_generation_prompt=True))
+    other = vocabulary.encode_chat(messages, Rendering(add_generation_prompt=True))
     found = compare(0, whole(plain, other, vocabulary))
     assert set(found.codes) == {"generation_prompt", "unknown"}
 

@@ -14,15 +14,15 @@ from hslib.diagnosis.filing.alignment import UNALIGNED
 from hslib.diagnosis.filing.finding import Finding, ranges
 from hslib.diagnosis.filing.observations import UNKNOWN, observe
 from hslib.diagnosis.filing.verdict import verdict_of
-from hslib.diagnosis.rows import Rows
+from hslib.diagnosis.rows import DatasetRows
 
 CASES = 12
 
 
-def rows_of(ids: list[np.ndarray]) -> Rows:
+def rows_of(ids: list[np.ndarray]) -> DatasetRows:
     sizes = np.array([len(part) for part in ids], np.int64)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    return Rows(sizes, np.concatenate(ids).astype("<i4"), offsets)
+    return DatasetRows(sizes, np.concatenate(ids).astype("<i4"), offsets)
 
 
 def test_the_case_study_is_synchronisation_and_not_the_tokenizer() -> None:

@@ -4,7 +4,7 @@ import pytest
 from make.progress import progress
 
 from hslib.job import duration, time_words
-from hslib.job.pace import WINDOW_S, Counts, Pace
+from hslib.job.pace import WINDOW_S, Amounts, Pace
 
 
 def test_a_job_that_gets_slower_is_told_so_within_a_minute() -> None:
@@ -13,22 +13,22 @@ def test_a_job_that_gets_slower_is_told_so_within_a_minute() -> None:
     while now < 660:
         now += 0.5
         done += 0.5 * (10 if now <= 600 else 1)
-        rates = pace.rates(now, Counts(done, done * 100, 0))
+        rates = pace.rates(now, Amounts(done, done * 100, 0))
         if now == 600:
             assert rates == pytest.approx((10, 1000, 0))
     assert rates == pytest.approx((1, 100, 0), rel=0.02)
-    assert pace.overall(now, Counts(done)).samples == pytest.approx(done / 660)
+    assert pace.overall(now, Amounts(done)).samples == pytest.approx(done / 660)
 
 
 def test_a_job_that_stands_still_has_no_rate() -> None:
     pace = Pace(0.0)
-    pace.rates(10.0, Counts(50, 5000, 1))
-    assert pace.rates(10.0 + 2 * WINDOW_S, Counts(50, 5000, 1)).samples < 0.5
-    assert pace.rates(10.5 + 3 * WINDOW_S, Counts(50, 5000, 1)) == (0, 0, 0)
+    pace.rates(10.0, Amounts(50, 5000, 1))
+    assert pace.rates(10.0 + 2 * WINDOW_S, Amounts(50, 5000, 1)).samples < 0.5
+    assert pace.rates(10.5 + 3 * WINDOW_S, Amounts(50, 5000, 1)) == (0, 0, 0)
 
 
 def test_a_job_that_just_began_has_the_rate_so_far() -> None:
-    assert Pace(5.0).rates(5.2, Counts(1, 10, 0)) == pytest.approx((5, 50, 0))
+    assert Pace(5.0).rates(5.2, Amounts(1, 10, 0)) == pytest.approx((5, 50, 0))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hslib.dataset import Rejection, RowInfo, Survey
 from hslib.errors import DatasetError, JobError
 from hslib.job.plan import (
     JobPlan,
-    Totals,
+    Outcomes,
     count_outcomes,
     in_shard,
     plan_job,
@@ -222,7 +222,7 @@ def test_totals_are_counted_from_the_journal() -> None:
     found = plan(rows[:5], journal_state(ok=[entry(rows[0])]), rejected=(5,))
     after = journal_state(ok=[entry(rows[i]) for i in (0, 1, 2)], failed=[entry(rows[3], "failed")])
     totals = count_outcomes(found, after)
-    assert totals == Totals(asked=6, ok=2, already_done=1, failed=1, rejected=1)
+    assert totals == Outcomes(asked=6, ok=2, already_done=1, failed=1, rejected=1)
     assert totals.unfinished == 1
     assert not totals.reconciles
 

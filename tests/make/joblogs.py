@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hslib.diagnosis.filing.observations import Observations, read_log
-from hslib.diagnosis.rows import Rows
+from hslib.diagnosis.rows import DatasetRows
 
 NOBODY = -1
 _SYSTEM = 16  # ids that all rows begin with
@@ -27,7 +27,7 @@ class JobLog:
     got: np.ndarray
     sources: np.ndarray
     causes: frozenset[str]
-    rows: Rows | None
+    rows: DatasetRows | None
 
     @property
     def text(self) -> str:
@@ -164,10 +164,10 @@ def job_log(kind: str, seed: int, lengths: tuple[Lengths, ...] = LENGTHS) -> Job
     return JobLog(expected, got, sources, causes, rows)
 
 
-def rows_of(rng: np.random.Generator, lengths: np.ndarray) -> Rows:
+def rows_of(rng: np.random.Generator, lengths: np.ndarray) -> DatasetRows:
     """Random ids; all rows begin with the same system prompt."""
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     ids = rng.integers(5, 30_000, offsets[-1]).astype("<i4")
     for start, length in zip(offsets, lengths, strict=False):
         ids[start : start + min(_SYSTEM, length)] = np.arange(min(_SYSTEM, length))
-    return Rows(lengths, ids, offsets)
+    return DatasetRows(lengths, ids, offsets)

@@ -20,7 +20,7 @@ from tokenizers import pre_tokenizers as pre
 from transformers import PreTrainedTokenizerFast
 
 from hslib.diagnosis.tokens.differences import Ids, Pair, Side
-from hslib.diagnosis.tokens.tokenizers import Recipe, Vocabulary
+from hslib.diagnosis.tokens.tokenizers import Rendering, Vocabulary
 
 SPECIALS = ("<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>", "<|mid|>", "<|end|>")
 TEXT = """
@@ -180,11 +180,11 @@ class TiktokenVocabulary:
     def size(self) -> int:
         return int(self.encoding.n_vocab)
 
-    def encode(self, text: str, recipe: Recipe) -> list[int]:
+    def encode(self, text: str, recipe: Rendering) -> list[int]:
         head = sorted(self.bos_ids) if recipe.add_special_tokens else []
         return head + self.encoding.encode(text, allowed_special="all")
 
-    def encode_chat(self, messages: Any, recipe: Recipe) -> list[int]:
+    def encode_chat(self, messages: Any, recipe: Rendering) -> list[int]:
         text = byte_level().tokenizer.apply_chat_template(
             list(messages),
             tokenize=False,
@@ -203,7 +203,7 @@ class TiktokenVocabulary:
 
 # Cases of known cause ------------------------------------------------------------------------
 
-PLAIN = Recipe()
+PLAIN = Rendering()
 
 
 def sentence(rng: random.Random, words: int = 12) -> str:
@@ -226,7 +226,7 @@ def pair_of(v: Vocabulary, a: list[int], b: list[int], join: int | None = None,
     return Pair(Side(tuple(a), v), Side(tuple(b), other or v), join)
 
 
-def _recipes(a: Recipe, b: Recipe, edit: Callable[[list[dict[str, str]], random.Random], Any]
+def _recipes(a: Rendering, b: Rendering, edit: Callable[[list[dict[str, str]], random.Random], Any]
              = lambda m, _r: m) -> Make:  # fmt: skip
     def make(rng: random.Random, v: Vocabulary) -> Pair:
         messages = edit(conversation(rng, rng.randint(1, 3)), rng)
@@ -356,17 +356,17 @@ def _rewritten(text: str, rng: random.Random) -> tuple[str, str]:
 def _dates(rng: random.Random, v: Vocabulary) -> Pair:
     messages = conversation(rng)
     days = rng.sample([f"{d} May 2026" for d in range(10, 29)] + ["2026-01-30", "3 July 2025"], 2)
-    sides = [v.encode_chat(messages, Recipe(template={"date_string": day})) for day in days]
+    sides = [v.encode_chat(messages, Rendering(template={"date_string": day})) for day in days]
     return pair_of(v, *sides)
 
 
 CAUSES: dict[str, Make] = {
-    "bos": _recipes(PLAIN, Recipe(add_special_tokens=True)),
+    "bos": _recipes(PLAIN, Rendering(add_special_tokens=True)),
     "eos": _eos,
     "template_twice": _twice,
-    "generation_prompt": _recipes(PLAIN, Recipe(add_generation_prompt=True)),
-    "thinking": _recipes(PLAIN, Recipe(template={"drop_thinking": True}), _with_thinking),
-    "stripped": _recipes(PLAIN, Recipe(template={"strip_content": True}), _with_spaces),
+    "generation_prompt": _recipes(PLAIN, Rendering(add_generation_prompt=True)),
+    "thinking": _recipes(PLAIN, Rendering(template={"drop_thinking": True}), _with_thinking),
+    "stripped": _recipes(PLAIN, Rendering(template={"strip_content": True}), _with_spaces),
     "special_text": _special_text,
     "special_ids": _special_ids,
     "join_merge": _join,
@@ -375,7 +375,7 @@ CAUSES: dict[str, Make] = {
     "byte_fallback": _bytes,
     "truncated": _cut,
     "date": _dates,
-    "template_text": _recipes(PLAIN, Recipe(template={"default_system": "Be brief and kind."})),
+    "template_text": _recipes(PLAIN, Rendering(template={"default_system": "Be brief and kind."})),
     "segmentation": _segmentation,
     "other_vocabulary": _other_vocabulary,
     "row_order": _order,
@@ -423,10 +423,10 @@ class MistralVocabulary:
     def size(self) -> int:
         return int(self.tokenizer.n_words)
 
-    def encode(self, text: str, recipe: Recipe) -> list[int]:
+    def encode(self, text: str, recipe: Rendering) -> list[int]:
         return list(self.tokenizer.encode(text, bos=recipe.add_special_tokens, eos=False))
 
-    def encode_chat(self, messages: Any, recipe: Recipe) -> list[int]:
+    def encode_chat(self, messages: Any, recipe: Rendering) -> list[int]:
         raise NotImplementedError
 
     def decode(self, ids: Any) -> str:

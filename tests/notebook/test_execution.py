@@ -8,7 +8,7 @@ from make.notebooks import write_notebook
 
 from hslib.errors import JobError, ParameterError
 from hslib.notebook.execution import (
-    Run,
+    PlannedRun,
     execute,
     find_notebook,
     parameters_model,
@@ -102,7 +102,7 @@ def test_what_is_no_notebook_of_the_kit_is_refused(tmp_path: Path) -> None:
 # --- executed -----------------------------------------------------------------------------
 
 
-def run_of(tmp_path: Path, verdict: str) -> Run:
+def run_of(tmp_path: Path, verdict: str) -> PlannedRun:
     return plan_run(write_notebook(tmp_path / "x.ipynb", verdict), {"run_dir": "runs/x"})
 
 

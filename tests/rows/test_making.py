@@ -16,7 +16,7 @@ import pytest
 from hslib import demo
 from hslib.dataset import Dataset, Limits
 from hslib.errors import HslibError, JobError, ParameterError
-from hslib.rows import Manifest, Recipe, make_file, read_manifest
+from hslib.rows import Recipe, RowsManifest, make_file, read_manifest
 
 RECIPE = Recipe(demo.model_path())
 LIMITS = Limits(768, 4096)
@@ -239,4 +239,4 @@ def test_the_manifest_says_how_it_was_made(tmp_path: Path) -> None:
     assert set(made.versions) == {"transformers", "tokenizers", "jinja2"}
     assert made.counts.rejected == {}
     assert msgspec.json.decode((tmp_path / "rows.jsonl.manifest.json").read_bytes(),
-                               type=Manifest) == made  # fmt: skip
+                               type=RowsManifest) == made  # fmt: skip

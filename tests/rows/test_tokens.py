@@ -16,7 +16,7 @@ from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 
 from hslib.errors import DatasetError
 from hslib.rows import Recipe, Row, load_chat, make_rows
-from hslib.rows.tokens import MergeError, Tokens
+from hslib.rows.tokens import MergeError, PlainTokenizer
 
 DATA = Path(mistral_common.__file__).parent / "data"
 # The format of Mistral's SentencePiece models: each text begins with a space.
@@ -70,7 +70,7 @@ def test_mistrals_tokenizer_without_a_template_is_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize("vocabulary", [byte_level(), unigram()], ids=lambda v: v.name)
 def test_a_cut_is_where_the_text_before_it_makes_the_same_ids(vocabulary: object) -> None:
     """Each position of a text, against two calls of the tokenizer."""
-    tokens = Tokens(vocabulary.tokenizer)  # type: ignore[attr-defined]
+    tokens = PlainTokenizer(vocabulary.tokenizer)  # type: ignore[attr-defined]
     messages = conversation(random.Random(3), 1)
     text = str(tokens.tokenizer.apply_chat_template(messages, tokenize=False)) + " \n\n  x 漢🙂.\n"
     (ids,) = tokens.encode([text])
@@ -129,7 +129,7 @@ def test_a_folder_without_a_tokenizer_that_can_be_read(tmp_path: Path) -> None:
 def test_a_tokenizer_file_that_cuts_does_not_cut_here(tmp_path: Path) -> None:
     chat = load_chat(Recipe(save_tokenizer(FAMILIES["kimi_k2"], tmp_path / "m")))
     chat.tokenizer.backend_tokenizer.enable_truncation(3)
-    assert len(Tokens(chat.tokenizer).encode(["one two three four five six"])[0]) > 3
+    assert len(PlainTokenizer(chat.tokenizer).encode(["one two three four five six"])[0]) > 3
 
 
 def test_numbers_that_no_token_has_are_no_hindrance(tmp_path: Path) -> None:

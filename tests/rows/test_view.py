@@ -10,7 +10,7 @@ from make.chats import DAY, FAMILIES, save_tokenizer
 from hslib.errors import JobError
 from hslib.notebook import row_picker
 from hslib.parameters import RowsParameters
-from hslib.rows import Counts, Manifest, Recipe, Row, load_chat, make_rows, view
+from hslib.rows import Counts, Recipe, Row, RowsManifest, load_chat, make_rows, view
 from hslib.terminal import main
 
 GOOD = {"conversations": [{"from": "human", "value": "3 x 7?"}, {"from": "gpt", "value": "21."}]}
@@ -18,9 +18,9 @@ TOOL = {"conversations": [{"from": "human", "value": "u"}, {"from": "tool", "val
                           {"from": "gpt", "value": "y"}]}  # fmt: skip
 
 
-def manifest(**counts: object) -> Manifest:
+def manifest(**counts: object) -> RowsManifest:
     line = {"index": 4, "reason": "merged", "detail": "evidence", "fix": "cure"}
-    return Manifest({}, "", "", {}, "", "", Counts(**counts), [line])  # type: ignore[arg-type]
+    return RowsManifest({}, "", "", {}, "", "", Counts(**counts), [line])  # type: ignore[arg-type]
 
 
 def test_the_verdict_counts_what_was_made_and_what_was_not() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hslib.diagnosis.rows import Rows
+from hslib.diagnosis.rows import DatasetRows
 
 _MIN_SUPPORT = 3  # fewer samples are an anecdote
 _FRAME_MAX = 8  # tokens: BOS, EOS, the head of a turn
@@ -255,7 +255,7 @@ DETECTORS: tuple[tuple[str, Detector], ...] = (
 
 
 def cached_prefixes(
-    rows: Rows, indices: np.ndarray, got: np.ndarray, open_: np.ndarray
+    rows: DatasetRows, indices: np.ndarray, got: np.ndarray, open_: np.ndarray
 ) -> Explained | None:
     """Proves prefix-cache hits: the missing rows are the prefix that an earlier row has too.
 
@@ -281,7 +281,7 @@ def cached_prefixes(
     return Explained(where, f"{where.sum()} lack exactly a prefix that an earlier row has too")
 
 
-def known_prefixes(rows: Rows) -> np.ndarray:
+def known_prefixes(rows: DatasetRows) -> np.ndarray:
     """int64 [R]: how many of a row's first ids some earlier row begins with; less than all."""
     seen: list[bytes] = []
     found = np.zeros(len(rows), np.int64)

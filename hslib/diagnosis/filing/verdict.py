@@ -18,7 +18,7 @@ from hslib.diagnosis.filing.shifts import (
     shift_findings,
     stride_finding,
 )
-from hslib.diagnosis.rows import Rows
+from hslib.diagnosis.rows import DatasetRows
 
 _MIX_SHARE = 0.05  # a cause with a smaller share does not make a mix
 _MISFIT_SHARE = 0.1  # of expected lengths that differ from the dataset's: it is another one
@@ -159,7 +159,7 @@ class Diagnosis:
         return replace(self, observed=replace(observed, expected=expected), verdict=verdict)
 
 
-def diagnose_counts(observed: Observations, rows: Rows | None = None) -> Diagnosis:
+def diagnose_counts(observed: Observations, rows: DatasetRows | None = None) -> Diagnosis:
     """Explain lengths that differ (and ids, where both sides have them)."""
     findings: list[Finding] = []
     misfit = other_dataset(observed, rows) if rows is not None else None
@@ -185,7 +185,7 @@ def diagnose_counts(observed: Observations, rows: Rows | None = None) -> Diagnos
     return Diagnosis(observed, filing, replace(verdict, is_decidable=is_decidable))
 
 
-def other_dataset(observed: Observations, rows: Rows) -> Finding | None:
+def other_dataset(observed: Observations, rows: DatasetRows) -> Finding | None:
     """Whether the lengths that the log expects are other rows' than this dataset's."""
     known = np.flatnonzero(observed.expected > 0)
     indices = observed.indices[known]
@@ -240,7 +240,9 @@ def _whole_order(observed: Observations, filing: Filing, open_: np.ndarray) -> F
     return finding
 
 
-def _by_counts(observed: Observations, rows: Rows | None, open_: np.ndarray) -> list[Finding]:
+def _by_counts(
+    observed: Observations, rows: DatasetRows | None, open_: np.ndarray
+) -> list[Finding]:
     """Causes by lengths, the one that explains most first; what it explains is closed then."""
     found = []
     open_ = open_ & (observed.expected != observed.got)

@@ -23,7 +23,7 @@ from hslib.diagnosis.catalogue import (
 )
 from hslib.diagnosis.filing.finding import Finding, merged
 from hslib.diagnosis.ids.change import Text, change_of, example_of, found_at
-from hslib.diagnosis.rows import Rows
+from hslib.diagnosis.rows import DatasetRows
 
 _LEAST_MOVED, _MOVED_SHARE = 3, 0.1  # at one distance; fewer are merely another order
 _SHOWN = 3
@@ -49,7 +49,7 @@ class Places:
         return len(self.moved) + len(self.changed) + len(self.gone)
 
 
-def place(stored: Mapping[int, str], rows: Rows) -> Places:
+def place(stored: Mapping[int, str], rows: DatasetRows) -> Places:
     """Look each sample up by its digest (xxh3-128 of the ids)."""
     digests = rows.digests()
     first_at: dict[str, int] = {}
@@ -105,7 +105,7 @@ class IdComparison:
 
 
 def compare_ids(
-    places: Places, tokens: Mapping[int, np.ndarray], rows: Rows, text: Text
+    places: Places, tokens: Mapping[int, np.ndarray], rows: DatasetRows, text: Text
 ) -> IdComparison:
     """Name what differs.
 
@@ -169,7 +169,7 @@ def _gone(places: Places) -> list[Finding]:
     return [_finding(GONE, places.gone, evidence, words)]
 
 
-def _is_limit(samples: Sequence[int], tokens: Mapping[int, np.ndarray], rows: Rows) -> bool:
+def _is_limit(samples: Sequence[int], tokens: Mapping[int, np.ndarray], rows: DatasetRows) -> bool:
     """Whether several rows were cut at one length, which no row of that side exceeds."""
     ends = {len(rows.row(i)) for i in samples}
     return len(samples) > 1 and len(ends) == 1 and ends == {int(rows.lengths.max())} and all(
@@ -181,7 +181,7 @@ def _changed(
     code: str,
     samples: Sequence[int],
     tokens: Mapping[int, np.ndarray],
-    rows: Rows,
+    rows: DatasetRows,
     num_samples: int,
     text: Text,
 ) -> Finding:
@@ -194,7 +194,7 @@ def _how(
     code: str,
     samples: Sequence[int],
     tokens: Mapping[int, np.ndarray],
-    rows: Rows,
+    rows: DatasetRows,
     num_samples: int,
 ) -> str:
     """What the samples of a cause have in common, before the example."""

@@ -7,14 +7,14 @@ import numpy as np
 
 from hslib.diagnosis.ids.change import Text
 from hslib.diagnosis.ids.comparison import IdComparison, compare_ids, place
-from hslib.diagnosis.rows import Rows
+from hslib.diagnosis.rows import DatasetRows
 from hslib.errors import HslibError, StoreError
 from hslib.store import Entry, Store, combine, read_journal, read_store_url
 
 _READ = 2000  # samples whose rows changed; of the others the digest is enough
 
 
-def compare_stored(evidence: str, rows: Rows, text: Text) -> IdComparison | None:
+def compare_stored(evidence: str, rows: DatasetRows, text: Text) -> IdComparison | None:
     """Stored ids against the dataset's rows.
 
     None for a log or dumps.

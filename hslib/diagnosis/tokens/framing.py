@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from hslib.diagnosis.catalogue import FIRST_TOKEN, LAST_TOKEN
 from hslib.diagnosis.tokens.differences import Ids, Pair, common_head, windows
-from hslib.diagnosis.tokens.tokenizers import Recipe, Vocabulary
+from hslib.diagnosis.tokens.tokenizers import Rendering, Vocabulary
 
 _MIN_REPEATS = 3
 _HEADER_MAX = 16  # ids of an opened turn: role, separators, an opened thinking block
@@ -83,7 +83,7 @@ def _strangeness(ids: Ids, vocabulary: Vocabulary) -> float:
     plain = [number for number in ids if number not in special][:512]
     if len(plain) < 8:
         return 0.0
-    again = vocabulary.encode(vocabulary.decode(plain), Recipe())
+    again = vocabulary.encode(vocabulary.decode(plain), Rendering())
     touched = sum(w.a_stop - w.a_start for w in windows(plain, again))
     return touched / len(plain)
 

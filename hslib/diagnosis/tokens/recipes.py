@@ -9,7 +9,7 @@ from hslib.diagnosis.filing.finding import ranges
 from hslib.diagnosis.rows import LeftOut, TextRow, row_name
 from hslib.diagnosis.tokens.causes import Comparison, compare
 from hslib.diagnosis.tokens.differences import Ids, Pair, Side, first_difference, windows
-from hslib.diagnosis.tokens.tokenizers import Recipe, RenderError, Vocabulary
+from hslib.diagnosis.tokens.tokenizers import RenderError, Rendering, Vocabulary
 
 DATASET = "dataset"
 _CURES = {  # of causes whose catalogued cure is for stored samples
@@ -25,7 +25,7 @@ class Source:
 
     name: str
     vocabulary: Vocabulary
-    recipe: Recipe | None
+    recipe: Rendering | None
 
     @property
     def side(self) -> str:
@@ -38,7 +38,7 @@ class Source:
         if self.recipe is None:
             return "of the dataset"
         maker = "by" if self.vocabulary.name == "server" else "here with"
-        is_plain = self.recipe == Recipe()
+        is_plain = self.recipe == Rendering()
         what = "plain: template or text, and nothing else" if is_plain else self.recipe.name
         return f"made {maker} the {self.vocabulary.name} ({what})"
 
@@ -94,18 +94,18 @@ def _distance(comparison: Comparison) -> int:
     return sum(max(w.a_stop - w.a_start, w.b_stop - w.b_start) for w in windows(a, b))
 
 
-def recipes_for(vocabulary: Vocabulary, rows: Sequence[TextRow]) -> list[Recipe]:
+def recipes_for(vocabulary: Vocabulary, rows: Sequence[TextRow]) -> list[Rendering]:
     """Plain, with special tokens, with a generation prompt, and with the template's variables."""
-    found = [Recipe(), Recipe(add_special_tokens=True)]
+    found = [Rendering(), Rendering(add_special_tokens=True)]
     if not any(row.conversation for row in rows):
         return found
-    found.append(Recipe(add_generation_prompt=True))
+    found.append(Rendering(add_generation_prompt=True))
     template = str(vocabulary.tokenizer.chat_template or "")
     for variable, value in (("enable_thinking", False), ("thinking", True)):
         if f" {variable}" in template:
-            found.append(Recipe(template={variable: value}))
+            found.append(Rendering(template={variable: value}))
     if "date_string" in template:
-        found.append(Recipe(template={"date_string": "01 Jan 2026"}))
+        found.append(Rendering(template={"date_string": "01 Jan 2026"}))
     return found
 
 
@@ -134,12 +134,12 @@ def compare_all(
     plain recipe can't render is named.
     """
     own, *made = found
-    plain = [source for source in made if source.recipe == Recipe()]
+    plain = [source for source in made if source.recipe == Rendering()]
     pairs = [(own, source) for source in made]
     pairs += [(plain[0], source) for source in plain[1:]]
     known = {row.ids: row.index for row in rows}
     compared = [_compare(rows, expected, got, known, left_out) for expected, got in pairs]
-    return [pair for pair in compared if pair.comparisons or pair.got.recipe == Recipe()]
+    return [pair for pair in compared if pair.comparisons or pair.got.recipe == Rendering()]
 
 
 def _compare(
@@ -166,7 +166,7 @@ def _compare(
 
 def reference(compared: Sequence[Compared]) -> Compared | None:
     """The comparison of the dataset's ids with the server's plain ones, or else the tokenizer's."""
-    mine = [c for c in compared if c.expected.name == DATASET and c.got.recipe == Recipe()]
+    mine = [c for c in compared if c.expected.name == DATASET and c.got.recipe == Rendering()]
     return next((c for c in mine if c.got.vocabulary.name == "server"), mine[0] if mine else None)
 
 

@@ -27,7 +27,7 @@ def _first_line(error: Exception) -> str:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Rendering:
     """How text or messages become ids.
 
     ``template``: further variables of the chat template, such as ``enable_thinking``.
@@ -76,10 +76,10 @@ class Vocabulary:
     def size(self) -> int:
         return len(self.tokenizer)
 
-    def encode(self, text: str, recipe: Recipe) -> list[int]:
+    def encode(self, text: str, recipe: Rendering) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=recipe.add_special_tokens))
 
-    def encode_chat(self, messages: Messages, recipe: Recipe, tools: Messages = ()) -> list[int]:
+    def encode_chat(self, messages: Messages, recipe: Rendering, tools: Messages = ()) -> list[int]:
         """Through the chat template.
 
         Raises:
@@ -156,10 +156,10 @@ class ServerVocabulary(Vocabulary):
 
     client: ServerClient = field(kw_only=True)
 
-    def encode(self, text: str, recipe: Recipe) -> list[int]:
+    def encode(self, text: str, recipe: Rendering) -> list[int]:
         return self.client.tokenize(text, recipe.add_special_tokens)
 
-    def encode_chat(self, messages: Messages, recipe: Recipe, tools: Messages = ()) -> list[int]:
+    def encode_chat(self, messages: Messages, recipe: Rendering, tools: Messages = ()) -> list[int]:
         """Raises :class:`RenderError` where the server refuses the row, or can't get its tools."""
         if tools:
             raise RenderError(

@@ -38,7 +38,7 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Run:
+class JobRun:
     """One job: a whole run, or a shard of it."""
 
     name: str
@@ -66,7 +66,7 @@ def read_run_page(folder: Path, notebooks: Mapping[str, State] | None = None) ->
     told = notebooks or {}
     paths = find_runs(folder)
     runs = [
-        Run(path.name, state, read_record(path))
+        JobRun(path.name, state, read_record(path))
         for path in paths
         if (state := read_progress(path)) is not None
     ]
@@ -118,7 +118,7 @@ def _verdict(
     return "ok", f"Finished: {stored}{rest}."
 
 
-def _next_command(folder: Path, runs: Sequence[Run], tone: Tone, notebooks: set[str]) -> str:
+def _next_command(folder: Path, runs: Sequence[JobRun], tone: Tone, notebooks: set[str]) -> str:
     """What a person does next; "" while the job is at work, or when all is done."""
     records = [run.record for run in runs if run.record is not None]
     one = records[0]
@@ -205,7 +205,7 @@ def _what(model_path: str, model_class: str, states: str, dataset: str) -> Itera
     yield Fact("dataset", Path(dataset).name if dataset.startswith("/") else dataset)
 
 
-def _rows(runs: Sequence[Run]) -> Iterable[Fact]:
+def _rows(runs: Sequence[JobRun]) -> Iterable[Fact]:
     states = [run.state for run in runs]
     asked, failed, rejected, left = (
         sum(numbers)
@@ -274,7 +274,7 @@ def _where(records: Sequence[RunRecord]) -> Iterable[Fact]:
     yield Fact("versions", ", ".join(f"{name} {version}" for name, version in versions.items()))
 
 
-def _parts(runs: Sequence[Run], now: float) -> Iterable[tuple[str, ...]]:
+def _parts(runs: Sequence[JobRun], now: float) -> Iterable[tuple[str, ...]]:
     """Shards, or one run's replicas; without hosts."""
     if len(runs) > 1:
         yield ("shard", "state", "rows", "in the store", "failed", "left")

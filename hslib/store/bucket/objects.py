@@ -49,7 +49,7 @@ _CURES = {
 _CONDITION_FAILED = {"PreconditionFailed", "412"}
 
 
-class Head(NamedTuple):
+class ObjectHead(NamedTuple):
     """An object's size, ETag, and age since it was written, by the object store's clock."""
 
     size_bytes: int
@@ -165,12 +165,12 @@ class Objects:
         with self._explained(key):
             return bytes(self._filesystem().cat_file(f"{self.bucket}/{key}", start=start, end=end))
 
-    def head(self, name: str) -> Head:
+    def head(self, name: str) -> ObjectHead:
         found = self._call("head_object", name)
         now = found["ResponseMetadata"]["HTTPHeaders"].get("date")
         written = found["LastModified"]
         age_s = (email.utils.parsedate_to_datetime(now) - written).total_seconds() if now else 0.0
-        return Head(found["ContentLength"], _bare(found["ETag"]), age_s)
+        return ObjectHead(found["ContentLength"], _bare(found["ETag"]), age_s)
 
     def list(self, prefix: str) -> Iterator[Listed]:
         """All objects whose names begin with ``prefix``, in order."""
