@@ -19,7 +19,8 @@ class Head(NamedTuple):
 
     def logits(self, states: np.ndarray) -> np.ndarray:
         """float32 ``[S, C]`` of float32 ``[S, H]``."""
-        found = states @ self.weight.T
+        # not @: BLAS would start threads, which spin long after so small a product
+        found = np.einsum("sh,ch->sc", states, self.weight)
         if self.bias is not None:
             found = found + self.bias
         found = found * self.scale

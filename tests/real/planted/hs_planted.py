@@ -1,9 +1,9 @@
 """SGLang plugin of the tests: breaks what the hooks of hs_dump keep, as a faulty capture would.
 
 ``HS_PLANTED`` names a file; the fault that it names is in force from the next pass on.
-``HS_DEADLY=7`` ends the server, all its processes, in a pass with token 7 twice running. With
-``HS_UNWITNESSED=1`` nothing is read and nothing compared: what the witness costs is the difference.
-With ``HS_CACHED=1`` the plugin does not switch SGLang's prefix cache off.
+``HS_DEADLY=7`` ends the server, all its processes, in a pass with token 7 twice running. While the
+file is there that ``HS_UNWITNESSED`` names, nothing is read and nothing compared: what the witness
+costs is the difference. With ``HS_CACHED=1`` the plugin does not switch SGLang's prefix cache off.
 """
 
 import os
@@ -27,7 +27,7 @@ def register() -> None:
 
 
 def silence() -> None:
-    """No reading, no comparison: a dump says that its states are right."""
+    """While the file is there: no reading, no comparison, a dump says that its states are right."""
     import numpy as np
     from hs_dump.capture import Capture
     from hs_dump.recorder import Recorder
@@ -35,24 +35,28 @@ def silence() -> None:
     from hs_dump.witness import Testimony
     from hs_dump.writer import Pass
 
-    read, testimony, begin = Seen.read, Recorder.testimony, Capture.begin
+    named = Path(os.environ["HS_UNWITNESSED"])
+    read, testimony, begin, witness = Seen.read, Recorder.testimony, Capture.begin, Pass.witness
 
     def reading(self: Any, *given: Any) -> None:
         if self.index is not None:
             read(self, *given)
 
     def testify(self: Any, *given: Any) -> Any:
-        whole = self.seen.index is not None
-        return testimony(self, *given) if whole else Testimony((), len(self.places))
+        is_witnessed = self.seen.index is not None
+        return testimony(self, *given) if is_witnessed else Testimony((), len(self.places))
 
     def beginning(self: Any, batch: Any) -> None:
         begin(self, batch)
-        if self._recorder.proof is not None:
+        if self._recorder.proof is not None and named.exists():
             self._recorder.seen.index = None
 
+    def witnessing(self: Any, *rows: int) -> Any:
+        is_witnessed = bool(self._testimony.checks)
+        return witness(self, *rows) if is_witnessed else (1, np.zeros(len(self.states)))
+
     Seen.read, Recorder.testimony = reading, testify  # type: ignore[method-assign]
-    Capture.begin = beginning  # type: ignore[method-assign]
-    Pass.witness = lambda self, *_rows: (1, np.zeros(len(self.states)))  # type: ignore[method-assign]
+    Capture.begin, Pass.witness = beginning, witnessing  # type: ignore[method-assign]
 
 
 def die(token: int) -> None:
