@@ -27,7 +27,7 @@ SMALLEST = {
 }
 SMALLEST_IN_PROCESSES = {  # hand-made servers, moto's, Ray's
     "growth": "--largest 200 --lines 1000",
-    "interrupts": "--times 1",
+    "interrupts": "--times 1 --ways terminal",  # the others: tests/real/test_interrupts.py
     "object_store": "--samples 2 --tokens 8 --threads 2 --turns 1",
     "cluster_scale": "--rows 2000 --replicas 2 --faster 400",
 }
