@@ -20,7 +20,6 @@ from hslib.job.progress import (
     write_progress,
 )
 from hslib.job.record import read_record
-from hslib.job.watch import unfinished_rows
 from hslib.parameters import dump_path
 from hslib.server import DumpDir, launch, run_lock
 from hslib.server.guard import end_guarded
@@ -71,7 +70,7 @@ def _end_job(run_path: Path) -> list[str]:
     ended = {"state": "interrupted", "message": message, "updated_at": time.time()}
     state = _counted(run_path, state).model_copy(update=ended)
     write_progress(run_path, state)
-    return [f"the job is marked as interrupted; {unfinished_rows(state):,} rows are left"]
+    return [f"the job is marked as interrupted; {state.unfinished_rows:,} rows are left"]
 
 
 def _counted(run_path: Path, state: ProgressState) -> ProgressState:

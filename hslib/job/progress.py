@@ -21,6 +21,7 @@ from hslib.store import StoreUrl
 
 LOG_EVERY_S = 2.0
 REFRESH_EVERY_S = 0.5
+STALE_S = 4.0  # a dead job is called dead within five seconds
 
 State = Literal["running", "finished", "interrupted", "failed"]
 
@@ -64,6 +65,15 @@ class ProgressState(pydantic.BaseModel):
     replicas: tuple[ReplicaState, ...] = ()  # of a job on a cluster
     dump_dirs: dict[str, str] = {}  # where its dumps lie, and how their names begin
     message: str = ""
+
+    @property
+    def unfinished_rows(self) -> int:
+        """Rows that have no outcome yet."""
+        return self.asked - self.already_done - self.ok - self.failed - self.rejected
+
+    def is_dead(self, now: float) -> bool:
+        """Whether the job said that it runs, and then nothing more."""
+        return self.state == "running" and now - self.updated_at > STALE_S
 
 
 class Progress:

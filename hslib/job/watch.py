@@ -8,14 +8,19 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hslib.job.progress import ProgressState, ReplicaState, duration, read_progress, time_words
+from hslib.job.progress import (
+    STALE_S,
+    ProgressState,
+    ReplicaState,
+    duration,
+    read_progress,
+    time_words,
+)
 from hslib.job.record import read_record
 from hslib.server import launch
 from hslib.server.job_lock import job_since
 from hslib.server.processes import is_alive
 from hslib.store import size_words
-
-STALE_S = 4.0  # a dead job is called dead within five seconds
 
 
 def find_runs(folder: Path) -> list[Path]:
@@ -67,16 +72,6 @@ def starting_since(run_path: Path, state: ProgressState | None) -> float | None:
     return begun if begun > (state.updated_at if state else 0.0) else None
 
 
-def is_dead(state: ProgressState, now: float) -> bool:
-    """Whether a job said that it runs, and then nothing more. Pure."""
-    return state.state == "running" and now - state.updated_at > STALE_S
-
-
-def unfinished_rows(state: ProgressState) -> int:
-    """Rows that have no outcome yet."""
-    return state.asked - state.already_done - state.ok - state.failed - state.rejected
-
-
 def facts(state: ProgressState, now: float) -> list[tuple[str, str]]:
     """Names and words, in the order in which a person asks. Pure."""
     rows = (
@@ -114,7 +109,7 @@ def starting_words(since: float, now: float) -> str:
 
 def progress_words(state: ProgressState) -> str:
     """What is done of what was asked, and how fast; :func:`time_words` say how long. Pure."""
-    done = state.asked - unfinished_rows(state)
+    done = state.asked - state.unfinished_rows
     return (
         f"{done:,} of {state.asked:,} rows, {state.samples_per_s:,.2f} samples/s, "
         f"{state.tokens_per_s:,.0f} tokens/s, {state.mb_per_s:,.1f} MB/s, "
@@ -123,8 +118,8 @@ def progress_words(state: ProgressState) -> str:
 
 
 def _how_it_stands(state: ProgressState, now: float) -> str:
-    left = f"run again to resume, {unfinished_rows(state):,} rows are left"
-    if is_dead(state, now):
+    left = f"run again to resume, {state.unfinished_rows:,} rows are left"
+    if state.is_dead(now):
         silent_s = now - state.updated_at
         return f"DEAD (process {state.pid} has written nothing for {silent_s:.0f} s): {left}"
     return f"interrupted: {left}" if state.state == "interrupted" else state.state

@@ -29,7 +29,7 @@ def job_bar() -> Callable[[ProgressState], None]:
             f"{state.state}: {state.ok} extracted, {state.already_done} already done, "
             f"{state.failed} failed, {state.rejected} rejected of {state.asked}{rate}"
         )
-        done = state.asked - watch.unfinished_rows(state)
+        done = state.asked - state.unfinished_rows
         live.show(HTML(bar_html(done, state.asked, words)), is_last=state.state != "running")
 
     return show
@@ -65,7 +65,7 @@ def job_html(state: ProgressState | None, now: float, starting_since: float | No
         return f"<p>A job is {watch.starting_words(starting_since, now)}.</p>"
     if state is None:
         return "<p>No job has run here yet.</p>"
-    done, asked = state.asked - watch.unfinished_rows(state), max(state.asked, 1)
+    done, asked = state.asked - state.unfinished_rows, max(state.asked, 1)
     lines = "".join(
         f'<tr><th style="text-align:left">{name}</th>'
         f'<td style="text-align:left">{html.escape(words)}</td></tr>'

@@ -127,6 +127,6 @@ def _show_run(run_path: Path) -> int:
         return int(facts["server"] != "running")
     for name, words in watch.facts(state, now):
         print(f"{name:>12}: {words}")
-    unfinished = state.state != "running" and watch.unfinished_rows(state) > 0
-    dead = watch.is_dead(state, now) or facts["server"] == "dead"
+    unfinished = state.state != "running" and state.unfinished_rows > 0
+    dead = state.is_dead(now) or facts["server"] == "dead"
     return int(dead or unfinished or state.failed > 0)

@@ -29,15 +29,15 @@ def test_a_view_tells_progress_failures_by_reason_and_disk_left() -> None:
 
 def test_a_job_that_writes_nothing_any_more_is_dead_and_not_at_work() -> None:
     assert watch.is_at_work(state(), 1003.0)
-    assert not watch.is_dead(state(), 1003.0)
-    assert watch.is_dead(state(), 1005.0), "within five seconds"
+    assert not state().is_dead(1003.0)
+    assert state().is_dead(1005.0), "within five seconds"
     assert not watch.is_at_work(state(), 1005.0)
     left = "run again to resume, 60 rows are left"
     assert watch.facts(state(), 1100.0)[0] == (
         "job",
         f"DEAD (process 7 has written nothing for 100 s): {left}",
     )
-    assert not watch.is_dead(state(state="finished"), 1100.0)
+    assert not state(state="finished").is_dead(1100.0)
     assert not watch.is_at_work(None, 0.0)
 
 

@@ -9,6 +9,7 @@ from make.progress import progress
 from make.waits import wait_until
 
 from hslib import notebook
+from hslib.job import ProgressState
 from hslib.notebook import job_view, live
 from hslib.server import run_lock
 
@@ -19,6 +20,12 @@ def test_the_view_in_a_notebook_is_html_and_escapes_what_it_shows() -> None:
     assert "40%" in text
     assert "&lt;b&gt;&amp;" in text
     assert job_view.job_html(None, 0.0) == "<p>No job has run here yet.</p>"
+
+
+def tell(folder: Path, state: ProgressState) -> None:
+    """As a job does: a reader never sees a part of the file."""
+    (folder / ".new").write_text(state.model_dump_json())
+    (folder / ".new").replace(folder / "progress.json")
 
 
 def test_a_notebook_run_headless_gets_no_widget(tmp_path: Path) -> None:
@@ -32,9 +39,7 @@ def test_while_a_job_is_at_work_the_view_is_a_widget_that_follows_it(tmp_path: P
     widget = notebook.show_job(tmp_path, refresh_s=0.01)
     assert type(widget).__name__ == "HTML" and hasattr(widget, "value")
     followers = [t for t in threading.enumerate() if t.name == "hslib-view"]
-    done = progress(state="finished", ok=90, updated_at=time.time())
-    (tmp_path / ".new").write_text(done.model_dump_json())
-    (tmp_path / ".new").replace(tmp_path / "progress.json")
+    tell(tmp_path, progress(state="finished", ok=90, updated_at=time.time()))
     for follower in followers:
         follower.join(10)
         assert not follower.is_alive(), "it ends with the job"
@@ -45,11 +50,9 @@ def test_a_job_that_starts_its_server_is_followed_from_there(tmp_path: Path) -> 
     lock = run_lock(tmp_path)
     widget = notebook.show_job(tmp_path, refresh_s=0.01)
     assert widget.value.startswith("<p>A job is starting its server since ")
-    (tmp_path / "progress.json").write_text(progress(updated_at=time.time()).model_dump_json())
+    tell(tmp_path, progress(updated_at=time.time()))
     wait_until("the job's own word", lambda: "40%" in widget.value)
-    done = progress(state="finished", ok=90, updated_at=time.time())
-    (tmp_path / ".new").write_text(done.model_dump_json())
-    (tmp_path / ".new").replace(tmp_path / "progress.json")
+    tell(tmp_path, progress(state="finished", ok=90, updated_at=time.time()))
     lock.release()
     wait_until("its end", lambda: "90 extracted" in widget.value)
 

@@ -95,7 +95,7 @@ def test_an_interrupted_kernel_goes_on_with_its_server_and_one_that_is_shut_down
         assert reply["content"]["status"] == "ok", reply["content"]
         state = read_progress(job.run_path)
         assert state is not None
-        left = watch.unfinished_rows(state)
+        left = state.unfinished_rows
         assert left == 600 - len(job.stored())
         words = watch.facts(state, time.time())[0]
         assert words == ("job", f"interrupted: run again to resume, {left:,} rows are left")

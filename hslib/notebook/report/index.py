@@ -15,7 +15,8 @@ from hslib.notebook.report.page import (
     read_style,
     write_report,
 )
-from hslib.notebook.report.run_page import Fact, RunPage, read_run_page
+from hslib.notebook.report.run_facts import Fact
+from hslib.notebook.report.run_page import RunPage, read_run_page
 from hslib.notebook.report.scrub import Scrubber, hosts_in_urls
 from hslib.notebook.verdict import words_html
 

@@ -1,4 +1,4 @@
-"""What a run's page says on top: what was extracted from what, how fast, on which hardware.
+"""A run's page, on top of its notebooks': verdict, facts, and the command to run next.
 
 Read from what the jobs left (``progress.json``, ``run.json``) and from the store's journal.
 """
@@ -6,16 +6,14 @@ Read from what the jobs left (``progress.json``, ``run.json``) and from the stor
 import json
 import shlex
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hslib.errors import HslibError
 from hslib.job import (
     ProgressState,
-    RunRecord,
-    duration,
     find_runs,
     missing_shards,
     read_progress,
@@ -23,27 +21,17 @@ from hslib.job import (
     watch,
 )
 from hslib.notebook.report.notebook_file import State, given_parameters
-from hslib.store import Store, find_store
-
-Tone = Literal["", "ok", "running", "unfinished", "failed"]
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A line of the page's table; ``tone``: its colour."""
-
-    name: str
-    text: str
-    tone: Tone = ""
-
-
-@dataclass(frozen=True)
-class JobRun:
-    """One job: a whole run, or a shard of it."""
-
-    name: str
-    state: ProgressState
-    record: RunRecord | None
+from hslib.notebook.report.run_facts import (
+    Fact,
+    JobRun,
+    Tone,
+    host_facts,
+    model_facts,
+    parts_table,
+    row_facts,
+    store_facts,
+)
+from hslib.store import find_store
 
 
 @dataclass(frozen=True)
@@ -82,20 +70,20 @@ def read_run_page(folder: Path, notebooks: Mapping[str, State] | None = None) ->
     if failed := [number for number, state in told.items() if state == "failed"]:
         tone, verdict = "failed", f"{verdict} Notebook {', '.join(sorted(failed))} failed."
     one = records[0] if records else None
-    what = _what(one.model_path, one.model_class, one.states, one.dataset) if one else ()
-    stored = _stored(dict.fromkeys(record.store for record in records))
-    facts = (*what, *_rows(runs), *stored, *_where(records))
+    what = model_facts(one.model_path, one.model_class, one.states, one.dataset) if one else ()
+    stored = store_facts(dict.fromkeys(record.store for record in records))
+    facts = (*what, *row_facts(runs), *stored, *host_facts(records))
     command = ""
     if records and not failed and not missing:
         done = {number for number, state in told.items() if state == "ok"}
         command = _next_command(folder, runs, tone, done)
-    return RunPage(tone, verdict, facts, command, tuple(_parts(runs, now)))
+    return RunPage(tone, verdict, facts, command, tuple(parts_table(runs, now)))
 
 
 def _verdict(
     states: Sequence[ProgressState], now: float, is_starting: bool = False
 ) -> tuple[Tone, str]:
-    left = sum(watch.unfinished_rows(state) for state in states)
+    left = sum(state.unfinished_rows for state in states)
     failed = sum(state.failed for state in states)
     asked = sum(state.asked for state in states)
     rejected = sum(state.rejected for state in states)
@@ -123,7 +111,7 @@ def _next_command(folder: Path, runs: Sequence[JobRun], tone: Tone, notebooks: s
     records = [run.record for run in runs if run.record is not None]
     one = records[0]
     if tone in ("failed", "unfinished") and len(runs) == 1:
-        retried = {} if watch.unfinished_rows(runs[0].state) else {"retry_failed": True}
+        retried = {} if runs[0].state.unfinished_rows else {"retry_failed": True}
         return run_command("03", {**one.parameters, **retried})
     if tone != "ok":
         return ""
@@ -191,104 +179,9 @@ def _of_its_store(folder: Path, given: Mapping[str, Any]) -> tuple[Fact, ...]:
     try:
         store = find_store(place)
     except (HslibError, OSError):
-        return tuple(_stored([place]))  # says why
+        return tuple(store_facts([place]))  # says why
     if store is None:
         return ()
     m = store.manifest
-    what = _what(m.model_path, m.model_class, m.states_sentence(), m.dataset_path)
-    return (*what, *_stored([place]))
-
-
-def _what(model_path: str, model_class: str, states: str, dataset: str) -> Iterable[Fact]:
-    yield Fact("model", f"{Path(model_path).name} ({model_class})")
-    yield Fact("states", states)
-    yield Fact("dataset", Path(dataset).name if dataset.startswith("/") else dataset)
-
-
-def _rows(runs: Sequence[JobRun]) -> Iterable[Fact]:
-    states = [run.state for run in runs]
-    asked, failed, rejected, left = (
-        sum(numbers)
-        for numbers in zip(
-            *((s.asked, s.failed, s.rejected, watch.unfinished_rows(s)) for s in states),
-            strict=True,
-        )
-    )
-    yield Fact("rows", f"{asked:,} asked for")
-    yield Fact("failed", _with_reasons(failed, states), "failed" if failed else "")
-    reasons = (
-        states[0].rejected_for if len(states) == 1 else ""
-    )  # shards have theirs on their pages
-    text = f"{rejected:,}" + (f" ({reasons})" if reasons else "")
-    yield Fact("rejected", text, "unfinished" if rejected else "")
-    if left:
-        yield Fact("left", f"{left:,}", "unfinished")
-
-
-def _with_reasons(failed: int, states: Iterable[ProgressState]) -> str:
-    reasons: dict[str, int] = {}
-    for state in states:
-        for reason, count in state.reasons.items():
-            reasons[reason] = reasons.get(reason, 0) + count
-    told = ", ".join(f"{count:,} x {reason}" for reason, count in sorted(reasons.items()))
-    return f"{failed:,}" + (f" ({told})" if told else "")
-
-
-def _stored(places: Iterable[str]) -> Iterable[Fact]:
-    """What the store holds: of all that it holds, which may be more than this run's."""
-    from hslib.stats import rate_summary
-
-    for place in places:
-        try:
-            store = Store(place)
-        except (HslibError, OSError) as error:
-            text = error.message if isinstance(error, HslibError) else str(error)
-            yield Fact("store", f"can't be read: {text}", "failed")
-            continue
-        entries = store.entries.values()
-        tokens = sum(entry.num_tokens for entry in entries)
-        size = sum(entry.size_bytes for entry in entries)
-        yield Fact("store", f"{len(entries):,} samples, {tokens:,} tokens, {_size(size)}")
-        yield Fact("encoding", store.encoding_sentence())
-        unwitnessed = bool(store.manifest.unwitnessed) or store.manifest.unwitnessed is None
-        yield Fact("witness", store.witness_sentence(), "failed" if unwitnessed else "ok")
-        if not entries:
-            continue
-        begun = min(entry.finished_at - entry.latency_s for entry in entries)
-        speed = rate_summary(entries)
-        yield Fact("started", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(begun)))
-        yield Fact("worked for", duration(speed["hours"] * 3600))
-        yield Fact(
-            "speed",
-            f"{speed['tokens_per_s']:,.0f} tokens/s, {speed['samples_per_s']:,.2f} samples/s, "
-            f"{speed['mb_per_s']:,.1f} MB/s",
-        )
-
-
-def _where(records: Sequence[RunRecord]) -> Iterable[Fact]:
-    if not records:
-        return
-    hardware = dict.fromkeys(record.hardware for record in records)
-    yield Fact("hardware", "; ".join(hardware))
-    versions = records[0].versions
-    yield Fact("versions", ", ".join(f"{name} {version}" for name, version in versions.items()))
-
-
-def _parts(runs: Sequence[JobRun], now: float) -> Iterable[tuple[str, ...]]:
-    """Shards, or one run's replicas; without hosts."""
-    if len(runs) > 1:
-        yield ("shard", "state", "rows", "in the store", "failed", "left")
-        for run in runs:
-            state, left = run.state, watch.unfinished_rows(run.state)
-            stored = state.already_done + state.ok
-            word = "dead" if watch.is_dead(state, now) else state.state
-            yield (run.name, word, *(f"{n:,}" for n in (state.asked, stored, state.failed, left)))
-    elif runs[0].state.replicas:
-        yield ("replica", "state", "extracted", "samples/s")
-        for replica in runs[0].state.replicas:
-            speed = f"{replica.samples_per_s:.2f}"
-            yield (str(replica.number), replica.state, f"{replica.ok:,}", speed)
-
-
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:,.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:,.1f} MB"
+    what = model_facts(m.model_path, m.model_class, m.states_sentence(), m.dataset_path)
+    return (*what, *store_facts([place]))
