@@ -21,7 +21,8 @@ from hslib.parameters import ServerParameters
 from hslib.server import launch as server
 from hslib.store.bucket import lock as bucket_lock
 
-# The longest files, which two processes begin with: a long one that comes last keeps one waiting.
+# The longest files of the slow part, with which its two processes begin: a long one that comes last
+# would keep one of them waiting.
 _FIRST = (
     "06_training_export.ipynb",
     "test_flow.py",
@@ -29,7 +30,6 @@ _FIRST = (
     "test_interrupts.py",
     "test_processes.py",
     "test_ranks.py",
-    "03_extraction.ipynb",  # makes what 04, 05 and 06 read
 )
 
 

@@ -20,10 +20,10 @@ from hslib.server.processes import Group, stop_group
 # -I -S: 10 ms and 8 MB; hslib is only imported when there is something to clean
 _WAIT = """
 import os, signal, sys
-if os.fork():
-    os._exit(0)
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
+if os.fork():  # only now: the job goes on when this one has exited
+    os._exit(0)
 told = sys.stdin.read()
 if not told.endswith("."):
     os.environ["HSLIB_GUARDED"] = told
