@@ -9,6 +9,7 @@ UNKNOWN_CAUSE = "unknown"
 OTHER_DATASET = "other_dataset"
 MOVED, REORDERED, GONE = "moved", "reordered", "gone"
 OTHER_IDS, OTHER_ROW, PART = "other_ids", "other_row", "part"
+OTHER_MASK = "other_mask"
 DATASET_LIMIT, CUT, FIRST_TOKEN, LAST_TOKEN = "dataset_limit", "cut", "first_token", "last_token"
 
 
@@ -111,6 +112,10 @@ _DATASET = (
      f"find out what made the ids anew, and {_JOBS_FILE}{_THESE_ROWS}"),
     (OTHER_ROW, "the two have less than half of their ids in common: another text, or another "
      "tokenizer", _JOBS_FILE + _THESE_ROWS),
+    (OTHER_MASK, "the ids agree, but other tokens train",
+     "find out what changed the mask, or extract the rows again with on_changed_rows = 'redo'; a "
+     "job that was given mask_column took it from there, and one of before December 2026 from "
+     "loss_mask alone"),
     (DATASET_LIMIT, "the dataset's rows were cut at one limit",
      f"tokenize the dataset without max_length (too long rows are rejected, never cut), or "
      f"{_JOBS_FILE}"),

@@ -44,7 +44,7 @@ def run(parameters: DiagnosisParameters) -> Diagnosis:
             f"'python -m hslib rows {given.dataset} ROWS.jsonl --model MODEL'",
             dataset=given.dataset,
         )
-    ids = compare_stored(given.evidence, rows, _text_of(parameters, given))
+    ids = compare_stored(given.evidence, given.dataset, rows, _text_of(parameters, given))
     if ids is None:
         return diagnose_counts(observed, rows)
     found = diagnose_counts(observed, None if ids.findings else rows)

@@ -117,6 +117,8 @@ def execute(run: PlannedRun) -> str:
     earlier = _keep_finished(run.output)
     config = Config()
     config.KernelManager.transport_encryption = "auto"  # else each kernel warns of plain TCP
+    # a kernel that is interrupted, or shut down, logs a traceback of its own sockets
+    config.NotebookClient.extra_arguments = ["--log-level=CRITICAL"]
     try:
         nb = papermill.execute_notebook(
             run.notebook, run.output, run.given, progress_bar={"disable": None}, config=config

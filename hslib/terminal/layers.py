@@ -89,7 +89,8 @@ def _chosen(layers: str, shape: "ModelInfo") -> tuple[tuple[int, ...], list[str]
             raise
         some = tuple(range(1, min(3, shape.num_layers) + 1))
         named = ",".join(map(str, some))
-        return some, [f'{error.message}: name them, such as --boundaries "{named}"']
+        here, there = f'--boundaries "{named}" here', f"-p layers {named} for a job"
+        return some, [f"{error.message}; these are an example: {here}, {there}"]
 
 
 def _of_draft(draft: "Draft", asked: "DraftLayers", last: int) -> Iterator[tuple[str, str]]:
@@ -114,7 +115,7 @@ def _of_draft(draft: "Draft", asked: "DraftLayers", last: int) -> Iterator[tuple
         yield f"boundary {last}", "needed: the last layer's output, before the final norm"
     else:
         yield f"boundary {last}", "not needed"
-    yield "write", f'layers = "{layers_text(asked.boundaries)}"'
+    yield "write", f"-p layers {layers_text(asked.boundaries)}"
 
 
 def _print_table(table: Sequence[tuple[str, ...]]) -> None:

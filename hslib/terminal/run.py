@@ -91,7 +91,7 @@ def run(
         job = read_progress(planned.parameters.run_path)
         if job is not None and job.state == "finished":
             stored = f"{job.already_done + job.ok:,} of {job.asked:,} rows"
-            print(f"the last job here has stored {stored}: they are not sent again", flush=True)
+            print(f"the last job here has stored {stored}; unchanged ones are not sent again")
     try:
         with _terminated_as_interrupted():
             verdict = execution.execute(planned)

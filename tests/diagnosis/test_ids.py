@@ -249,3 +249,31 @@ def test_conversations_beside_a_store_are_said_to_be_no_rows(store: Path, tmp_pa
     with pytest.raises(DatasetError, match="no row of the dataset has input_ids") as raised:
         run(store, str(chats))
     assert f"python -m hslib rows {chats} ROWS.jsonl" in raised.value.fix
+
+
+def test_another_mask_of_the_same_ids_is_a_difference(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other tokens would train, although every id agrees."""
+    masks = [[1] * len(row) for row in ROWS]
+    masks[2][:5] = [0] * 5
+    lines = [
+        json.dumps({"input_ids": row, "loss_mask": mask})
+        for row, mask in zip(ROWS, masks, strict=True)
+    ]
+    dataset = tmp_path / "masked.jsonl"
+    dataset.write_text("\n".join(lines))
+    found, text, is_good = run(store, str(dataset))
+    length = len(ROWS[2])
+    example = (
+        f"sample 2: {length} of {length} tokens train in the store, {length - 5} in the dataset; "
+        "the first that differs is at position 0"
+    )
+    assert found.verdict.sentences()[0] == (
+        f"The ids of all {COUNT} compared samples agree, but 1 have another mask: {example}."
+    )
+    assert [(f.code, f.samples.tolist()) for f in found.verdict.findings] == [("other_mask", [2])]
+    assert "on_changed_rows = 'redo'" in text
+    assert not is_good
+    assert main(["diagnose", str(store), "--dataset", str(dataset)]) == 1
+    assert "other_mask: 1 sample (2)" in capsys.readouterr().out

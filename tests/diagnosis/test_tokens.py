@@ -90,6 +90,8 @@ def test_a_missing_eos(vocabulary: Vocabulary, ids: list[int]) -> None:
     assert framing.trailing_eos(whole(ids + eos, ids, vocabulary))[0] is not None
     cut = framing.trailing_eos(whole(ids + eos, ids[:-5], vocabulary))[0]
     assert cut is None, "a row that was cut lacks more than its EOS"
+    cut = framing.trailing_eos(whole([*ids, ids[5], *eos], ids[:6], vocabulary))[0]
+    assert cut is None, "though both ends have a token in common"
 
 
 def test_a_generation_prompt(vocabulary: Vocabulary, ids: list[int]) -> None:

@@ -76,7 +76,7 @@ def test_an_id_is_looked_up_in_the_hubs_cache(draft: Path, tmp_path: Path) -> No
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path / "cache")}
     command = [sys.executable, "-m", "hslib", "layers", str(demo.model_path()), "--draft"]
     found = subprocess.run([*command, "Some/Draft"], env=env, capture_output=True, text=True)
-    assert found.returncode == 0 and 'layers = "2,5,7"' in found.stdout, found.stderr
+    assert found.returncode == 0 and "-p layers 2,5,7" in found.stdout, found.stderr
     absent = subprocess.run([*command, "Some/Other"], env=env, capture_output=True, text=True)
     assert absent.returncode == 1
     assert absent.stderr.startswith("draft Some/Other: ")
@@ -130,7 +130,7 @@ def test_the_terminal_says_what_a_draft_asks_for(draft: Path, capsys: Captured) 
         "asks for eagle_config.eagle_aux_hidden_state_layer_ids [1, 4, 6]: the outputs of these",
         "last state after the final norm: the final state",
         "boundary 10 not needed",
-        'write layers = "2,5,7"',
+        "write -p layers 2,5,7",
         "ids for [2, 5, 7]",
     ):
         assert part in shown
@@ -138,7 +138,7 @@ def test_the_terminal_says_what_a_draft_asks_for(draft: Path, capsys: Captured) 
     assert main(["layers", model, "--draft", str(draft)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "in the form of speculators" in shown and "before the final norm" in shown
-    assert "boundary 10 needed" in shown and 'layers = "5,8,10"' in shown
+    assert "boundary 10 needed" in shown and "-p layers 5,8,10" in shown
 
 
 def test_the_terminal_says_both_readings_in_its_own_options(draft: Path, capsys: Captured) -> None:

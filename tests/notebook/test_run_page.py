@@ -85,7 +85,11 @@ def test_a_notebook_that_failed_makes_no_green_page(
 ) -> None:
     jobs.run(parameters())
     page = read_run_page(tmp_path / "kimi", {"03": "ok", "05": "failed"})
-    assert page is not None and page.tone == "failed" and "Notebook 05 failed." in page.verdict
+    assert (
+        page is not None
+        and page.tone == "failed"
+        and "The last run of notebook 05 failed." in page.verdict
+    )
     assert page.next_command == ""
     running = read_run_page(tmp_path / "kimi", {"03": "unfinished"})
     assert running is not None and running.tone == "ok", "its own job says that it is whole"

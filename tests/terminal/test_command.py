@@ -32,7 +32,7 @@ def test_layers_are_named_by_the_option_of_the_command_at_hand(
     sizes = {"num_hidden_layers": 5, "hidden_size": 8, "vocab_size": 9}
     (tmp_path / "config.json").write_text(json.dumps(sizes))
     assert main(["layers", str(tmp_path)]) == 0
-    assert 'such as --boundaries "1,2,3"' in capsys.readouterr().out
+    assert '--boundaries "1,2,3"' in capsys.readouterr().out
     assert main(["plan", "--rate", "5", "--tokens", "5", "--model", str(tmp_path)]) == 1
     assert 'such as --layers "1,2,3"' in capsys.readouterr().err
 

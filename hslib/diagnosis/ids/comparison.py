@@ -18,6 +18,7 @@ from hslib.diagnosis.catalogue import (
     LAST_TOKEN,
     MOVED,
     OTHER_IDS,
+    OTHER_MASK,
     PART,
     REORDERED,
 )
@@ -94,12 +95,18 @@ class IdComparison:
     def headline(self) -> str:
         """The verdict in a sentence."""
         total, differing = self.places.num_samples, self.places.num_differing
+        masks = next((f for f in self.findings if f.code == OTHER_MASK), None)
+        if not differing and masks:
+            return (
+                f"The ids of all {total} compared samples agree, but {len(masks.samples)} have "
+                f"another mask: {masks.evidence}."
+            )
         if not differing:
             return (
                 f"All {total} compared samples agree: their stored ids are those of the dataset's "
-                "rows; nothing to cure."
+                "rows, and so are their masks; nothing to cure."
             )
-        finding = self.findings[0]
+        finding = next(f for f in self.findings if f.code != OTHER_MASK)
         first = finding.examples[0] if finding.code == OTHER_IDS else finding.evidence
         return f"{differing} of {total} rows have other ids than were stored: {first}."
 

@@ -1,12 +1,14 @@
-"""What a store, or a journal alone, says of its samples' ids."""
+"""What a store, or a journal alone, says of its samples' ids and masks."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from hslib.diagnosis.ids.change import Text
 from hslib.diagnosis.ids.comparison import IdComparison, compare_ids, place
+from hslib.diagnosis.ids.masks import compare_masks
 from hslib.diagnosis.rows import DatasetRows
 from hslib.errors import HslibError, StoreError
 from hslib.store import Entry, Store, combine, read_journal, read_store_url
@@ -14,18 +16,23 @@ from hslib.store import Entry, Store, combine, read_journal, read_store_url
 _READ = 2000  # samples whose rows changed; of the others the digest is enough
 
 
-def compare_stored(evidence: str, rows: DatasetRows, text: Text) -> IdComparison | None:
-    """Stored ids against the dataset's rows.
+def compare_stored(
+    evidence: str, dataset: str, rows: DatasetRows, text: Text
+) -> IdComparison | None:
+    """Stored ids, and masks where the ids agree, against the dataset's rows.
 
     None for a log or dumps.
     """
     store, entries = _entries(evidence)
-    digests = {entry.index: entry.digest for entry in entries if entry.digest}
+    known = {entry.index: entry for entry in entries if entry.digest}
+    digests = {index: entry.digest for index, entry in known.items()}
     if not digests:
         return None
     places = place(digests, rows)
     tokens = _tokens(store, places.changed[:_READ]) if store is not None else {}
-    return compare_ids(places, tokens, rows, text)
+    compared = compare_ids(places, tokens, rows, text)
+    masks = compare_masks(store, known, places.agreeing, dataset)
+    return replace(compared, findings=(*compared.findings, masks)) if masks else compared
 
 
 def _entries(evidence: str) -> tuple[Store | None, Iterable[Entry]]:

@@ -37,7 +37,11 @@ def other_vocabulary(pair: Pair) -> str | None:
         return None
     beyond = [n for side in (a, b) for n in side.ids if n >= a.vocabulary.size]
     if beyond and a.vocabulary is b.vocabulary:
-        return f"id {beyond[0]} is outside the vocabulary of {a.vocabulary.size}"
+        side = a if beyond[0] in a.ids else b
+        return (
+            f"id {beyond[0]} at position {side.ids.index(beyond[0])} is outside the tokenizer's "
+            f"vocabulary of {a.vocabulary.size}"
+        )
     if a.vocabulary is not b.vocabulary:
         if pair.same_vocabulary:
             return None
@@ -182,6 +186,9 @@ def trailing_eos(pair: Pair) -> tuple[str | None, Pair]:
         return None, pair
     lengths = (len(pair.expected.ids), len(pair.got.ids))
     rest = pair.cut(*(slice(0, n - c) for n, c in zip(lengths, counts, strict=True)))
+    short, long = sorted((rest.expected.ids, rest.got.ids), key=len)
+    if len(short) < len(long) and long[: len(short)] == short:
+        return None, pair  # more than EOS is missing: it was cut
     if common_head(rest.expected.ids[::-1], rest.got.ids[::-1]) == 0:
         return None, pair  # one of the two ends elsewhere: it was cut
     return f"{pair.names[0]} ends with {counts[0]} EOS, {pair.names[1]} with {counts[1]}", rest

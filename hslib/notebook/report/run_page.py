@@ -68,7 +68,8 @@ def read_run_page(folder: Path, notebooks: Mapping[str, State] | None = None) ->
         tone = "failed"
         verdict += f" {missing} of its shards have not begun, or ended before their first row."
     if failed := [number for number, state in told.items() if state == "failed"]:
-        tone, verdict = "failed", f"{verdict} Notebook {', '.join(sorted(failed))} failed."
+        last = "The last run of notebook" if tone == "ok" else "Notebook"
+        tone, verdict = "failed", f"{verdict} {last} {', '.join(sorted(failed))} failed."
     one = records[0] if records else None
     what = model_facts(one.model_path, one.model_class, one.states, one.dataset) if one else ()
     stored = store_facts(dict.fromkeys(record.store for record in records))
@@ -102,7 +103,7 @@ def _verdict(
         return tone, f"{how}: {stored}, {left:,} are left.{told} Run it again to resume."
     if failed:
         return "failed", f"{stored}; {failed:,} failed. Run it again with retry_failed = True."
-    rest = f", {rejected:,} were rejected" if rejected else ""
+    rest = f", {rejected:,} rejected" if rejected else ""
     return "ok", f"Finished: {stored}{rest}."
 
 
