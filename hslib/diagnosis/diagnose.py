@@ -7,7 +7,7 @@ from hslib.diagnosis.filing.observations import observe, read_any
 from hslib.diagnosis.filing.verdict import Diagnosis, diagnose_counts
 from hslib.diagnosis.given import Given, what_is_given
 from hslib.diagnosis.ids.change import Text
-from hslib.diagnosis.ids.stored import compare_stored
+from hslib.diagnosis.ids.stored import compare_stored, rejected_rows
 from hslib.diagnosis.rows import load_rows, text_rows
 from hslib.diagnosis.tokens.recipes import (
     Compared,
@@ -87,6 +87,8 @@ def run_tokens(parameters: DiagnosisParameters) -> list[Compared]:
         if parameters.dataset_path and parameters.tokenizer_path:
             raise
         return []  # named by the store's manifest, and not to be read here: said in the verdict
+    rejected = rejected_rows(given.evidence, given.dataset)  # the job has told of them
+    rows = [row for row in rows if row.index not in rejected]
     if not rows and not left_out:
         return []
     folder, trusted = given.tokenizer, parameters.trust_remote_code

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from make.stores import store_samples
+from make.stores import manifest, store_samples
 
 from hslib import demo, diagnosis
 from hslib.dataset import Sample
 from hslib.diagnosis import Diagnosis
 from hslib.diagnosis.ids.change import change_of, example_of, found_at
+from hslib.diagnosis.ids.stored import rejected_rows
 from hslib.errors import DatasetError
 from hslib.parameters import DiagnosisParameters
-from hslib.store import Store
+from hslib.store import Entry, Store, StoreWriter
 from hslib.terminal import main
 
 COUNT = 30
@@ -277,3 +278,15 @@ def test_another_mask_of_the_same_ids_is_a_difference(
     assert not is_good
     assert main(["diagnose", str(store), "--dataset", str(dataset)]) == 1
     assert "other_mask: 1 sample (2)" in capsys.readouterr().out
+
+
+def test_rows_that_the_job_rejected_are_known_of_its_own_dataset_alone(tmp_path: Path) -> None:
+    place = make_store(tmp_path, ROWS[:3])
+    dataset = str(tmp_path / "rows.jsonl")
+    facts = manifest(dataset_path=dataset).model_dump_json()
+    (place / "manifest.json").write_text(facts)
+    with StoreWriter(place, manifest(dataset_path=dataset)) as writer:
+        writer.record(Entry(index=3, id="3", status="rejected", reason="out_of_vocabulary"))
+    assert rejected_rows(str(place), dataset) == {3}
+    assert rejected_rows(str(place), str(tmp_path / "other.jsonl")) == frozenset()
+    assert rejected_rows(str(tmp_path / "job.log"), dataset) == frozenset()

@@ -235,6 +235,17 @@ def test_a_clusters_replicas_get_a_line_each_without_their_hosts(
     assert "node17" not in page.text and "node18" not in page.text
 
 
+def test_a_diagnosis_that_found_a_mismatch_is_not_green(tmp_path: Path) -> None:
+    counted = {"samples_differing": 39, "samples_compared": 40, "rows_with_other_ids": 0}
+    (tmp_path / "metrics.json").write_text(json.dumps(counted))
+    page = read_run_page(tmp_path, {"01": "ok"})
+    assert page is not None and page.tone == "failed"
+    assert page.verdict == "Notebook 01 has found a mismatch: 39 of 40 samples differ."
+    (tmp_path / "metrics.json").write_text(json.dumps({**counted, "samples_differing": 0}))
+    page = read_run_page(tmp_path, {"01": "ok"})
+    assert page is not None and page.tone == "ok"
+
+
 def test_a_page_has_no_host_home_or_secret(
     parameters: Callable[..., ExtractionParameters], tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hslib.dataset import absolute_source
 from hslib.diagnosis.ids.change import Text
 from hslib.diagnosis.ids.comparison import IdComparison, compare_ids, place
 from hslib.diagnosis.ids.masks import compare_masks
@@ -33,6 +34,14 @@ def compare_stored(
     compared = compare_ids(places, tokens, rows, text)
     masks = compare_masks(store, known, places.agreeing, dataset)
     return replace(compared, findings=(*compared.findings, masks)) if masks else compared
+
+
+def rejected_rows(evidence: str, dataset: str) -> frozenset[int]:
+    """Rows of this dataset that the store's job has rejected; none for a log or another dataset."""
+    store, _ = _entries(evidence) if evidence else (None, ())
+    if store is None or absolute_source(dataset) != store.manifest.dataset_path:
+        return frozenset()
+    return frozenset(store.journal_state.rejected)
 
 
 def _entries(evidence: str) -> tuple[Store | None, Iterable[Entry]]:

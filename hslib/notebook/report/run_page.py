@@ -168,7 +168,26 @@ def page_without_job(
     known = {"model": "model_path", "dataset": "dataset_path", "store": "store_dir"}
     told = [Fact(what, str(given[name])) for what, name in known.items() if given.get(name)]
     verdict = f"Notebook {number} {how}; no job has extracted rows in this folder."
+    if number == "01" and tone == "ok":
+        if given.get("dataset_path"):
+            facts = (*facts, Fact("compared with", Path(str(given["dataset_path"])).name))
+        if differing := _mismatch(folder):
+            tone, verdict, command = "failed", f"Notebook 01 has found a mismatch: {differing}.", ""
     return RunPage(tone, verdict, facts or tuple(told), command)
+
+
+def _mismatch(folder: Path) -> str:
+    """What notebook 01 counted in a folder without a job; "" where all agrees."""
+    try:
+        found = json.loads((folder / "metrics.json").read_bytes())
+    except (OSError, ValueError):
+        return ""
+    pairs = (
+        ("samples_differing", "samples_compared", "samples differ"),
+        ("rows_with_other_ids", "rows_tokenized", "rows get other ids when they are tokenized"),
+    )
+    parts = [f"{found[n]:,} of {found[of]:,} {words}" for n, of, words in pairs if found.get(n)]
+    return ", ".join(parts)
 
 
 _HOW: dict[State, tuple[str, Tone]] = {"ok": ("has run", "ok"), "failed": ("failed", "failed")}
