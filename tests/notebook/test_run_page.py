@@ -68,7 +68,7 @@ def test_a_finished_run_says_what_it_was_and_what_comes_next(
     assert (page.tone, page.verdict) == ("ok", "Finished: 12 of 12 rows are in the store.")
     assert found["rows"] == "12 asked for"
     assert found["store"].startswith(f"12 samples, {sum(s.num_tokens for s in SAMPLES)} tokens, ")
-    assert found["states"] == "1, 3, 5, final (post-norm)"
+    assert found["boundaries"] == "1, 3, 5, final (post-norm)"
     assert "rows.jsonl" in found["dataset"] and "/" not in found["dataset"]
     assert "LlamaForCausalLM" in found["model"]
     assert "no error is above" in found["witness"] and tones(page)["witness"] == "ok"

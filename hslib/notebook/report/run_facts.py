@@ -34,7 +34,7 @@ class JobRun:
 def model_facts(model_path: str, model_class: str, states: str, dataset: str) -> Iterable[Fact]:
     """The model, the states that are stored of it, and the dataset."""
     yield Fact("model", f"{Path(model_path).name} ({model_class})")
-    yield Fact("states", states)
+    yield Fact("boundaries", states)
     yield Fact("dataset", Path(dataset).name if dataset.startswith("/") else dataset)
 
 
