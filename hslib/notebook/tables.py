@@ -93,6 +93,7 @@ def _rounded(value: Any, digits: int, decimals: int | None) -> Any:
         return "" if math.isnan(value) else str(value)
     if decimals is not None:
         return f"{value:z.{decimals}f}"
-    if abs(value) >= 10**digits:
-        return f"{float(f'{value:.{digits}g}'):,.0f}"
+    short = float(f"{value:.{digits}g}")  # 99.7 may come to 100
+    if abs(short) >= 10**digits:
+        return f"{short:,.0f}"
     return f"{value:.{digits}g}"
