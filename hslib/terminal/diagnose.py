@@ -1,5 +1,6 @@
 """Why samples got what was not expected."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,7 +11,7 @@ from hslib.terminal.command import in_options, options_of
 def diagnose(
     context: typer.Context,
     log_path: Annotated[
-        str, typer.Argument(metavar="LOG_OR_STORE", help="log, journal, store or dumps")
+        str, typer.Argument(metavar="LOG_OR_STORE", help="log, journal, store, run or dumps")
     ],
     dataset_path: Annotated[
         str, typer.Option("--dataset", help="rows with input_ids, messages or text")
@@ -32,6 +33,7 @@ def diagnose(
     """
     given = locals()
     del given["context"]
+    given["log_path"] = _evidence(log_path)
 
     from hslib import diagnosis
     from hslib.parameters import DiagnosisParameters
@@ -42,3 +44,12 @@ def diagnose(
     said = "\n".join(diagnosis.sentences(parameters, found, compared))
     print(in_options(said, options_of(context)))
     return int(not diagnosis.is_good(parameters, found, compared))
+
+
+def _evidence(path: str) -> str:
+    """A run of this kit stands for the store that it filled, and so does its log."""
+    from hslib.job import read_record
+
+    folder = Path(path).parent if Path(path).name == "extraction.log" else Path(path)
+    record = read_record(folder) if folder.is_dir() else None
+    return record.store if record is not None else path

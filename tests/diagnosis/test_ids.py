@@ -14,6 +14,7 @@ from hslib.diagnosis import Diagnosis
 from hslib.diagnosis.ids.change import change_of, example_of, found_at
 from hslib.diagnosis.ids.stored import rejected_rows
 from hslib.errors import DatasetError
+from hslib.job import RunRecord
 from hslib.parameters import DiagnosisParameters
 from hslib.store import Entry, Store, StoreWriter
 from hslib.terminal import main
@@ -290,3 +291,23 @@ def test_rows_that_the_job_rejected_are_known_of_its_own_dataset_alone(tmp_path:
     assert rejected_rows(str(place), dataset) == {3}
     assert rejected_rows(str(place), str(tmp_path / "other.jsonl")) == frozenset()
     assert rejected_rows(str(tmp_path / "job.log"), dataset) == frozenset()
+
+
+def test_a_run_and_its_log_stand_for_the_store_that_the_job_filled(
+    store: Path, tmp_path: Path, write: Callable[[Rows], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = RunRecord(
+        parameters={},
+        model_path="model",
+        model_class="LlamaForCausalLM",
+        dataset="rows.jsonl",
+        store=str(store),
+        states="",
+        hardware="",
+        versions={},
+    )
+    (tmp_path / "run.json").write_text(record.model_dump_json())
+    (tmp_path / "extraction.log").write_text("a line of the job's log")
+    for named in (tmp_path, tmp_path / "extraction.log"):
+        assert main(["diagnose", str(named), "--dataset", write(changed_ids(ROWS))]) == 1
+        assert "10 of 30 rows have other ids than were stored" in capsys.readouterr().out
