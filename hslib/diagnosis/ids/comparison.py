@@ -104,7 +104,7 @@ class IdComparison:
         if not differing:
             return (
                 f"All {total} compared samples agree: their stored ids are those of the dataset's "
-                "rows, and so are their masks; nothing to cure."
+                "rows; nothing to cure."
             )
         finding = next(f for f in self.findings if f.code != OTHER_MASK)
         first = finding.examples[0] if finding.code == OTHER_IDS else finding.evidence

@@ -169,7 +169,7 @@ def page_without_job(
     told = [Fact(what, str(given[name])) for what, name in known.items() if given.get(name)]
     verdict = f"Notebook {number} {how}; no job has extracted rows in this folder."
     if number == "01" and tone == "ok":
-        if given.get("dataset_path"):
+        if facts and given.get("dataset_path"):  # else it is told below
             facts = (*facts, Fact("compared with", Path(str(given["dataset_path"])).name))
         if differing := _mismatch(folder):
             tone, verdict, command = "failed", f"Notebook 01 has found a mismatch: {differing}.", ""
