@@ -113,9 +113,8 @@ _DATASET = (
     (OTHER_ROW, "the two have less than half of their ids in common: another text, or another "
      "tokenizer", _JOBS_FILE + _THESE_ROWS),
     (OTHER_MASK, "the ids agree, but other tokens train",
-     "find out what changed the mask, or extract the rows again with on_changed_rows = 'redo'; a "
-     "job that was given mask_column took it from there, and one of before December 2026 from "
-     "loss_mask alone"),
+     "give mask_column as the job had it; else find out what changed the mask, or extract the rows "
+     "again with on_changed_rows = 'redo'; a job of before December 2026 read loss_mask alone"),
     (DATASET_LIMIT, "the dataset's rows were cut at one limit",
      f"tokenize the dataset without max_length (too long rows are rejected, never cut), or "
      f"{_JOBS_FILE}"),

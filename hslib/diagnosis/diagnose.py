@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Sequence
 
+from hslib.dataset import Dataset, Limits
 from hslib.diagnosis.filing.observations import observe, read_any
 from hslib.diagnosis.filing.verdict import Diagnosis, diagnose_counts
 from hslib.diagnosis.given import Given, what_is_given
@@ -20,6 +21,8 @@ from hslib.diagnosis.tokens.tokenizers import ServerVocabulary, Vocabulary, load
 from hslib.errors import DatasetError, HslibError
 from hslib.parameters import DiagnosisParameters
 from hslib.server import ServerClient
+
+_ANY = Limits(vocab_size=2**31, max_tokens=2**31)
 
 
 def run(parameters: DiagnosisParameters) -> Diagnosis:
@@ -44,7 +47,8 @@ def run(parameters: DiagnosisParameters) -> Diagnosis:
             f"'python -m hslib rows {given.dataset} ROWS.jsonl --model MODEL'",
             dataset=given.dataset,
         )
-    ids = compare_stored(given.evidence, given.dataset, rows, _text_of(parameters, given))
+    dataset = Dataset(given.dataset, _ANY, mask_column=parameters.mask_column)
+    ids = compare_stored(given.evidence, dataset, rows, _text_of(parameters, given))
     if ids is None:
         return diagnose_counts(observed, rows)
     found = diagnose_counts(observed, None if ids.findings else rows)

@@ -21,12 +21,14 @@ class DiagnosisParameters(DatasetParameters, KeyParameters, TrackedParameters):
 
     ``log_path``: a log, a journal, or a dump directory. With a store, the dataset and the
     tokenizer are those of its manifest, if not given. What is not known is not compared.
+    ``mask_column``: the one that the job was given, for stored masks are compared, too.
     ``slow_tokenizer`` compares the Python implementation too. ``sample_limit``: rows that are
     tokenized again, 0 = all. ``trust_remote_code``: run the tokenizer folder's own code.
     """
 
     log_path: str = ""
     store_dir: str = ""
+    mask_column: str = ""
     tokenizer_path: str = ""
     server_url: str = ""
     slow_tokenizer: bool = False

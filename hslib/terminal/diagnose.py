@@ -16,6 +16,7 @@ def diagnose(
     dataset_path: Annotated[
         str, typer.Option("--dataset", help="rows with input_ids, messages or text")
     ] = "",
+    mask_column: Annotated[str, typer.Option(help="as the job was given; default: as found")] = "",
     tokenizer_path: Annotated[
         str, typer.Option("--tokenizer", help="folder of the served model's tokenizer")
     ] = "",

@@ -311,3 +311,16 @@ def test_a_run_and_its_log_stand_for_the_store_that_the_job_filled(
     for named in (tmp_path, tmp_path / "extraction.log"):
         assert main(["diagnose", str(named), "--dataset", write(changed_ids(ROWS))]) == 1
         assert "10 of 30 rows have other ids than were stored" in capsys.readouterr().out
+
+
+def test_masks_are_compared_with_the_column_that_the_job_was_given(
+    store: Path, tmp_path: Path
+) -> None:
+    lines = [
+        json.dumps({"input_ids": row, "loss_mask": [0] * len(row), "mine": [1] * len(row)})
+        for row in ROWS
+    ]
+    dataset = tmp_path / "masked.jsonl"
+    dataset.write_text("\n".join(lines))
+    assert not run(store, str(dataset))[2]
+    assert run(store, str(dataset), mask_column="mine")[2]

@@ -4,18 +4,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hslib.dataset import Dataset, Limits, Rejection
+from hslib.dataset import Dataset, Rejection
 from hslib.diagnosis.catalogue import OTHER_MASK
 from hslib.diagnosis.filing.finding import Finding
 from hslib.errors import StoreError
 from hslib.store import Entry, Store
 
-_ANY = Limits(vocab_size=2**31, max_tokens=2**31)
 _SHOWN = 3
 
 
 def compare_masks(
-    store: Store | None, entries: Mapping[int, Entry], agreeing: Sequence[int], dataset: str
+    store: Store | None, entries: Mapping[int, Entry], agreeing: Sequence[int], dataset: Dataset
 ) -> Finding | None:
     """Samples whose mask is not the one that the job would read from the dataset now.
 
@@ -26,7 +25,7 @@ def compare_masks(
     wanted = {index for index in agreeing if entries[index].mask_digest}
     differing: list[int] = []
     shown: dict[int, np.ndarray] = {}
-    for row in Dataset(dataset, _ANY) if wanted else ():
+    for row in dataset if wanted else ():
         if isinstance(row, Rejection) or row.index not in wanted:
             continue
         if row.mask_digest != entries[row.index].mask_digest:

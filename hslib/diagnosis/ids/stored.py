@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hslib.dataset import absolute_source
+from hslib.dataset import Dataset, absolute_source
 from hslib.diagnosis.ids.change import Text
 from hslib.diagnosis.ids.comparison import IdComparison, compare_ids, place
 from hslib.diagnosis.ids.masks import compare_masks
@@ -18,7 +18,7 @@ _READ = 2000  # samples whose rows changed; of the others the digest is enough
 
 
 def compare_stored(
-    evidence: str, dataset: str, rows: DatasetRows, text: Text
+    evidence: str, dataset: Dataset, rows: DatasetRows, text: Text
 ) -> IdComparison | None:
     """Stored ids, and masks where the ids agree, against the dataset's rows.
 
